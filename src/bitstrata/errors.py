@@ -1,0 +1,61 @@
+"""Every error that bitstrata raises on purpose: one class per defect, each message naming what it is about and what to do."""
+
+
+class BitstrataError(Exception):
+    """The base of all errors below; catching it catches everything that bitstrata refuses."""
+
+
+class MissingExtra(BitstrataError, ImportError):
+    """A part of bitstrata was used whose optional dependencies are not installed."""
+
+
+class BadWidths(BitstrataError, ValueError):
+    """Widths that are not two to eight bits each, in increasing order."""
+
+
+class UnknownWidth(BitstrataError, ValueError):
+    """A width was asked for that this network does not hold."""
+
+
+class BadCodes(BitstrataError, ValueError):
+    """Codes or planes outside the range of their width, or of the wrong shape or type."""
+
+
+class NothingToStratify(BitstrataError, ValueError):
+    """A model in which no layer is left to quantise."""
+
+
+class CannotStratify(BitstrataError, ValueError):
+    """A module that computes with weights in a way that has no stratified form; the message names it."""
+
+
+class LayerBypassed(BitstrataError, RuntimeError):
+    """A stratified layer was not called by the model, or was called outside any width."""
+
+
+class NotCalibrated(BitstrataError, RuntimeError):
+    """A network was evaluated before its activation steps were set from data."""
+
+
+class NotFinite(BitstrataError, FloatingPointError):
+    """A NaN or infinity, with the layer or batch where it was first seen."""
+
+
+class BadRecipe(BitstrataError, ValueError):
+    """A recipe or configuration file with an unknown field or an impossible value."""
+
+
+class BadData(BitstrataError, ValueError):
+    """A data set that is missing, damaged, or not laid out as expected."""
+
+
+class UnknownNet(BitstrataError, ValueError):
+    """A network name that no installed collection knows."""
+
+
+class CheckpointDamaged(BitstrataError, OSError):
+    """A checkpoint that is truncated, altered, or not a checkpoint."""
+
+
+class CheckpointMismatch(BitstrataError, ValueError):
+    """A sound checkpoint of another model, recipe, or set of widths."""

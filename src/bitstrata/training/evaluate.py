@@ -1,0 +1,59 @@
+"""Top-1 and top-5 accuracy of a network, at every width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitstrata.training import distributed
+from bitstrata.training.net import StratifiedNet
+
+FLOAT = "float"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Percentages over `samples` samples."""
+
+    top1: float
+    top5: float
+    samples: int
+
+
+def passes(net: nn.Module, *, joint: bool) -> dict[str, nn.Module]:
+    """The networks inside a network, by the name they have in logs: its widths, highest first, or `float`."""
+    if isinstance(net, StratifiedNet):
+        return {str(bits): net.at(bits, joint=joint) for bits in reversed(net.widths)}
+    return {FLOAT: net}
+
+
+@torch.inference_mode()
+def evaluate(
+    net: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    prepare: Callable[[Any], Any] = lambda x: x,
+    on_batch: Callable[[], None] = lambda: None,
+) -> dict[str, Accuracy]:
+    """The accuracy of every width (or of the float network) over all batches and processes."""
+    views = passes(net, joint=False)
+    was_training = net.training
+    net.eval()
+    hits = torch.zeros(len(views), 3, dtype=torch.float64)
+    for x, y in batches:
+        x = prepare(x)
+        for row, view in enumerate(views.values()):
+            output = view(x)
+            best = output.topk(min(5, output.shape[-1]), dim=-1).indices.cpu() == y.cpu().unsqueeze(-1)
+            hits[row] += torch.tensor([best[:, 0].sum(), best.any(-1).sum(), len(y)], dtype=torch.float64)
+        on_batch()
+    net.train(was_training)
+    hits = distributed.total(hits)
+    return {
+        name: Accuracy(100 * float(one / count), 100 * float(five / count), int(count))
+        for name, (one, five, count) in zip(views, hits, strict=True)
+    }

@@ -1,0 +1,156 @@
+"""From one loss per width to one update: the mean of the losses, or the minimum-norm combination of their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bitstrata.errors import UnknownWidth
+from bitstrata.training import distributed
+from bitstrata.training.distillation import Distillation, distance
+from bitstrata.training.net import StratifiedNet
+
+Criterion = Callable[[Any, Any], Tensor]
+
+
+class JointLoss:
+    """The mean over widths of criterion plus self-distillation (eqs. 8 and 10): unitary scalarisation.
+
+        loss = JointLoss(distill="cosine")(net(x), y)
+
+    criterion   of the model's own output and the target; cross-entropy unless said otherwise
+    distill     "cosine", "kl", None, or a function of teacher and student output; the teacher is always detached
+    """
+
+    def __init__(
+        self, criterion: Criterion = functional.cross_entropy, *, distill: Distillation = None, weight: float = 1.0
+    ) -> None:
+        self.criterion = criterion
+        self.distance = distance(distill)
+        self.weight = weight
+
+    def __call__(self, outputs: Mapping[int, Any], target: Any) -> Tensor:
+        losses = self.per_width(outputs, target)
+        return torch.stack(list(losses.values())).mean()
+
+    def per_width(self, outputs: Mapping[int, Any], target: Any) -> dict[int, Tensor]:
+        """The loss of every width, highest first; what `MinimumNorm.backward` takes."""
+        if not outputs:
+            raise UnknownWidth("no outputs were given; call the stratified network without bits=")
+        losses: dict[int, Tensor] = {}
+        teacher = None
+        for bits in sorted(outputs, reverse=True):
+            losses[bits] = self.of_width(outputs[bits], target, teacher)
+            teacher = outputs[bits]
+        return losses
+
+    def of_width(self, output: Any, target: Any, teacher: Any = None) -> Tensor:
+        """One width's loss, given the output of the next higher width where there is one."""
+        loss = self.criterion(output, target)
+        if self.distance is not None and teacher is not None:
+            loss = loss + self.weight * self.distance(teacher.detach(), output)
+        return loss
+
+
+class MinimumNorm:
+    """The convex combination of the widths' gradients that has the least norm (eq. 9).
+
+        MinimumNorm(net).backward(JointLoss().per_width(net(x), y))
+
+    Only shared parameters are combined; those of one width receive the full gradient of their own loss. The losses
+    must come from a joint pass, `net(x)` or `net.at(bits, joint=True)`.
+    """
+
+    def __init__(self, net: StratifiedNet) -> None:
+        self.net = net
+        self._shared = [parameter for parameter in net.shared_parameters() if parameter.requires_grad]
+        self._own = {bits: [p for p in net.own_parameters(bits) if p.requires_grad] for bits in net.widths}
+        self._collected: dict[int, list[Tensor]] = {}
+        #: Of the last step: the weight of every width, and the norm of its gradient.
+        self.weights: dict[int, float] = {}
+        self.norms: dict[int, float] = {}
+
+    def backward(self, losses: Mapping[int, Tensor]) -> dict[int, float]:
+        """Adds the combined gradient to `.grad` and returns the weight of every width."""
+        for bits, loss in losses.items():
+            self.collect(bits, loss)
+        return self.combine()
+
+    def collect(self, bits: int, loss: Tensor) -> None:
+        """Keeps the gradients of one width's loss; its graph is freed, so widths may be run one after the other."""
+        own = self._own[bits]
+        gradients = torch.autograd.grad(loss, self._shared + own, allow_unused=True)
+        filled = [
+            torch.zeros_like(parameter) if gradient is None else gradient
+            for parameter, gradient in zip(self._shared + own, gradients, strict=True)
+        ]
+        distributed.average_(filled)
+        self._collected[bits] = filled[: len(self._shared)]
+        for parameter, gradient in zip(own, filled[len(self._shared) :], strict=True):
+            # A joint pass has multiplied them by the number of widths, to undo a mean that was not taken here.
+            _accumulate(parameter, gradient / len(self.net.widths))
+
+    def combine(self) -> dict[int, float]:
+        """Solves for the weights, adds the combination to `.grad`, and forgets what was collected."""
+        widths = list(self._collected)
+        gram = np.empty((len(widths), len(widths)))
+        for row, first in enumerate(widths):
+            for column, second in enumerate(widths):
+                gram[row, column] = sum(
+                    float(torch.dot(a.reshape(-1).double(), b.reshape(-1).double()))
+                    for a, b in zip(self._collected[first], self._collected[second], strict=True)
+                )
+        solution = minimum_norm_weights(gram)
+        for index, parameter in enumerate(self._shared):
+            combined = sum(
+                float(weight) * self._collected[bits][index] for bits, weight in zip(widths, solution, strict=True)
+            )
+            assert isinstance(combined, Tensor)
+            _accumulate(parameter, combined)
+        self.weights = {bits: float(weight) for bits, weight in zip(widths, solution, strict=True)}
+        self.norms = {bits: float(np.sqrt(max(gram[i, i], 0.0))) for i, bits in enumerate(widths)}
+        self._collected = {}
+        return self.weights
+
+
+def minimum_norm_weights(
+    gram: NDArray[np.float64], *, iterations: int = 1000, tolerance: float = 1e-10
+) -> NDArray[np.float64]:
+    """The weights on the simplex that minimise w' G w, by Frank-Wolfe with away steps and exact line search.
+
+    Away steps take weight from the worst of the widths in use; without them the method crawls along a face of the
+    simplex.
+    """
+    count = len(gram)
+    weights = np.zeros(count)
+    weights[int(np.argmin(np.diag(gram)))] = 1.0
+    for _ in range(iterations):
+        slopes = gram @ weights
+        value = float(weights @ slopes)
+        towards = int(np.argmin(slopes))
+        in_use = np.flatnonzero(weights > 0)
+        away = int(in_use[np.argmax(slopes[in_use])])
+        if value - slopes[towards] <= tolerance * max(value, 1e-300):
+            break
+        direction = -weights.copy()
+        direction[towards] += 1.0
+        longest = 1.0
+        if slopes[away] - value > value - slopes[towards] and weights[away] < 1.0:
+            direction = weights.copy()
+            direction[away] -= 1.0
+            longest = weights[away] / (1.0 - weights[away])
+        curvature = float(direction @ gram @ direction)
+        stride = longest if curvature <= 0 else min(longest, -float(direction @ slopes) / curvature)
+        weights = np.clip(weights + stride * direction, 0.0, None)
+        weights /= weights.sum()
+    return weights
+
+
+def _accumulate(parameter: nn.Parameter, gradient: Tensor) -> None:
+    parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient

@@ -1,0 +1,1 @@
+"""Networks, data sets and recipes to train and measure with."""
