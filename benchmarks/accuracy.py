@@ -63,7 +63,11 @@ def table(results: Path) -> str:
     """Mean top-1 over seeds for each width, and the distance of the joint networks to dedicated LSQ."""
     means: dict[str, dict[int, float]] = {}
     lines = ["| method | seeds | 2 bits | 3 bits | 4 bits |", "|---|---|---|---|---|"]
-    rows = {"dedicated LSQ": ["lsq-2", "lsq-3", "lsq-4"], "joint": ["joint-none"], "joint, self-distilled": ["joint-cosine"]}
+    rows = {
+        "dedicated LSQ": ["lsq-2", "lsq-3", "lsq-4"],
+        "joint": ["joint-none"],
+        "joint, self-distilled": ["joint-cosine"],
+    }
     for title, methods in rows.items():
         values: dict[int, list[float]] = {bits: [] for bits in WIDTHS}
         for method in methods:
@@ -73,7 +77,9 @@ def table(results: Path) -> str:
         if not all(values.values()):
             continue
         means[title] = {bits: statistics.fmean(found) for bits, found in values.items()}
-        cells = [f"{statistics.fmean(found):.2f} ({', '.join(f'{one:.2f}' for one in found)})" for found in values.values()]
+        cells = [
+            f"{statistics.fmean(found):.2f} ({', '.join(f'{one:.2f}' for one in found)})" for found in values.values()
+        ]
         lines.append(f"| {title} | {min(map(len, values.values()))} | {' | '.join(cells)} |")
     for title in ("joint", "joint, self-distilled"):
         if title in means and "dedicated LSQ" in means:

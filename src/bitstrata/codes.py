@@ -14,6 +14,7 @@ Planes go from the most to the least significant bit. The first plane is the sig
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -41,7 +42,7 @@ def check_widths(widths: Iterable[int]) -> tuple[int, ...]:
             )
         if not MIN_WIDTH <= width <= MAX_WIDTH:
             raise BadWidths(f"width {width} is outside {MIN_WIDTH} to {MAX_WIDTH} bits")
-    if any(low >= high for low, high in zip(checked, checked[1:], strict=False)):
+    if any(low >= high for low, high in itertools.pairwise(checked)):
         raise BadWidths(f"widths {checked} must be strictly increasing, for example (2, 3, 4)")
     return tuple(int(width) for width in checked)
 
@@ -132,7 +133,8 @@ def quantise_activations(values: ArrayLike, step: float, zero_point: int, bits: 
     """Unsigned codes u = clamp(rint(a / s_a) + o, 0, 2^b - 1)."""
     inverse_step = np.float32(1.0) / np.float32(step)
     scaled = np.rint(np.asarray(values, dtype=np.float32) * inverse_step)
-    return np.clip(scaled + np.float32(zero_point), 0, activation_top(bits)).astype(np.uint8)
+    unsigned: Planes = np.clip(scaled + np.float32(zero_point), 0, activation_top(bits)).astype(np.uint8)
+    return unsigned
 
 
 def dequantise_activations(codes: ArrayLike, step: float, zero_point: int) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Every error that bitstrata raises on purpose: one class per defect, each message naming what it is about and what to do."""
+"""Every error that bitstrata raises on purpose: one class per defect; messages name what is wrong and what to do."""
 
 
 class BitstrataError(Exception):

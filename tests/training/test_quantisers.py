@@ -1,6 +1,8 @@
 """Quantisers and stratified layers: equal to `codes`, native equal to plain, every gradient equal to its formula."""
 
+import copy
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,8 +47,13 @@ SIZES = [0, 1, 31, 32, 33, 32767, 32768, 32769, 100_003]
 
 
 @pytest.fixture(autouse=True)
-def fixed_seed() -> None:
+def fixed_seed_and_one_thread() -> Iterator[None]:
+    """Threads that wait for each other on a busy machine would take most of the time of tests this small."""
     torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def values_for(grid: Grid, steps: Tensor, *shape: int) -> Tensor:
@@ -128,7 +135,7 @@ def test_half_rounds_to_even() -> None:
 
 
 def run_native(
-    x: Tensor, steps: Tensor, gradient: Tensor, grid: Grid, threads: int = 2
+    x: Tensor, steps: Tensor, gradient: Tensor, grid: Grid, threads: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
     # NaN shows an element that nobody wrote.
     out, x_gradient = torch.full_like(x, math.nan), torch.full_like(x, math.nan)
@@ -281,7 +288,9 @@ def test_a_gradient_of_another_layout_meets_the_right_elements() -> None:
             assert torch.equal(found, wanted)
     one = torch.tensor(1.0)
     for found, wanted in zip(
-        through_autograd(x, step, grid, one.expand_as(x)), through_autograd(x, step, grid, torch.ones_like(x)), strict=True
+        through_autograd(x, step, grid, one.expand_as(x)),
+        through_autograd(x, step, grid, torch.ones_like(x)),
+        strict=True,
     ):
         assert torch.equal(found, wanted)
 
@@ -472,7 +481,7 @@ def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
     out = fake_quantise(x, torch.tensor(0.2), torch.tensor(0.0), weight_grid(4, 2), 1.0)
     (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        torch.autograd.grad(first.sum(), x)
+        first.sum().backward()
 
 
 # The scale of step gradients in layers
@@ -637,38 +646,47 @@ def integer_operands(
     return unsigned.astype(np.int64) - zero_point, odd.astype(np.int64)
 
 
+class Geometry(NamedTuple):
+    """Everything that `nn.Conv2d` takes."""
+
+    inputs: int
+    outputs: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+
 GEOMETRIES = {
-    "3x3": nn.Conv2d(16, 16, 3, padding=1),
-    "no padding": nn.Conv2d(6, 4, 3),
-    "stride": nn.Conv2d(6, 4, 3, stride=2, padding=1),
-    "dilation": nn.Conv2d(6, 4, 3, dilation=2, padding=2),
-    "groups": nn.Conv2d(6, 4, 3, groups=2, padding=1),
-    "depthwise": nn.Conv2d(6, 6, 5, groups=6, padding=2),
-    "depthwise, two outputs each": nn.Conv2d(6, 12, 3, groups=6, stride=2),
-    "1x1": nn.Conv2d(6, 4, 1, stride=2),
-    "oblong": nn.Conv2d(6, 4, (1, 5), stride=(2, 1), padding=(1, 2), dilation=(1, 2), bias=False),
+    "3x3": Geometry(16, 16, (3, 3), padding=(1, 1)),
+    "no padding": Geometry(6, 4, (3, 3)),
+    "stride": Geometry(6, 4, (3, 3), stride=(2, 2), padding=(1, 1)),
+    "dilation": Geometry(6, 4, (3, 3), dilation=(2, 2), padding=(2, 2)),
+    "groups": Geometry(6, 4, (3, 3), groups=2, padding=(1, 1)),
+    "depthwise": Geometry(6, 6, (5, 5), groups=6, padding=(2, 2)),
+    "depthwise, two outputs each": Geometry(6, 12, (3, 3), groups=6, stride=(2, 2)),
+    "1x1": Geometry(6, 4, (1, 1), stride=(2, 2)),
+    "oblong": Geometry(6, 4, (1, 5), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
 }
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-@pytest.mark.parametrize("layer", GEOMETRIES.values(), ids=GEOMETRIES.keys())
+@pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES.keys())
 @torch.no_grad()
-def test_convolutions_accumulate_the_integers_of_the_arithmetic(layer: nn.Conv2d, per_channel: bool) -> None:
-    fresh = nn.Conv2d(**{name: getattr(layer, name) for name in (
-        "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups"
-    )})  # fmt: skip
-    net = stratified(fresh, tuple(range(2, 9)), per_channel=per_channel).eval()
-    x = torch.randn(2, layer.in_channels, 11, 9)
+def test_convolutions_accumulate_the_integers_of_the_arithmetic(geometry: Geometry, per_channel: bool) -> None:
+    net = stratified(nn.Conv2d(*geometry), tuple(range(2, 9)), per_channel=per_channel).eval()
+    x = torch.randn(2, geometry.inputs, 11, 9)
     for bits in net.widths:
         step, zero_point = 4.0 / 2**bits, 2 ** (bits - 1) - 1
         set_activations(net, bits, step, zero_point)
         activations, weights = integer_operands(net, bits, x, step, zero_point)
-        expected = convolve(activations, weights, layer.stride, layer.padding, layer.dilation, layer.groups)
+        expected = convolve(activations, weights, *geometry[3:])
         accumulated, scale = layer_at(net, bits).accumulate(x)
         assert accumulated.dtype == torch.float32
         np.testing.assert_array_equal(accumulated.numpy(), expected)
-        half_step = net.model.weight_quantiser.step * 0.5
-        assert torch.equal(scale, half_step * step)
+        assert torch.equal(scale, net.model.weight_quantiser.step * 0.5 * step)
+        # The epilogue: one product, then one sum.
         output = accumulated * scale.reshape(-1, 1, 1) + net.model.bias.reshape(-1, 1, 1)
         assert torch.equal(net(x, bits=bits), output)
 
@@ -746,8 +764,6 @@ MODELS = {
 def test_training_mode_computes_what_evaluation_does(
     layer: nn.Module, shape: tuple[int, ...], per_channel: bool
 ) -> None:
-    import copy
-
     net = stratified(copy.deepcopy(layer), (2, 3, 4, 8), per_channel=per_channel)
     x = torch.randn(shape)
     net(x)
@@ -784,7 +800,12 @@ def test_evaluation_with_gradients_gives_the_exact_value_and_the_gradients_of_tr
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_converted_network_keeps_its_type_in_both_modes(kind: torch.dtype, grad: bool) -> None:
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, 3)
+        nn.Conv2d(3, 8, 3),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, bias=False),
+        nn.BatchNorm2d(8),
+        nn.Flatten(),
+        nn.Linear(128, 3),
     )
     net = stratified(model, (2, 4)).to(kind)
     x = torch.randn(4, 3, 8, 8, dtype=kind)

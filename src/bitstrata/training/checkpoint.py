@@ -41,7 +41,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointDamaged(
-            f"{path}: not a readable checkpoint ({_first_line(error)}). Restore it from a copy, or remove it to start anew"
+            f"{path}: not a readable checkpoint ({_first_line(error)}). Restore it from a copy, or remove it to start "
+            f"anew"
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointDamaged(f"{path}: this file is not a bitstrata checkpoint")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bitstrata.training import distributed
+from bitstrata.training.modes import modes_kept
 from bitstrata.training.net import StratifiedNet
 
 FLOAT = "float"
@@ -41,17 +42,16 @@ def evaluate(
 ) -> dict[str, Accuracy]:
     """The accuracy of every width (or of the float network) over all batches and processes."""
     views = passes(net, joint=False)
-    was_training = net.training
-    net.eval()
     hits = torch.zeros(len(views), 3, dtype=torch.float64)
-    for x, y in batches:
-        x = prepare(x)
-        for row, view in enumerate(views.values()):
-            output = view(x)
-            best = output.topk(min(5, output.shape[-1]), dim=-1).indices.cpu() == y.cpu().unsqueeze(-1)
-            hits[row] += torch.tensor([best[:, 0].sum(), best.any(-1).sum(), len(y)], dtype=torch.float64)
-        on_batch()
-    net.train(was_training)
+    with modes_kept(net, *(net._bound.values() if isinstance(net, StratifiedNet) else ())):
+        net.eval()
+        for x, y in batches:
+            x = prepare(x)
+            for row, view in enumerate(views.values()):
+                output = view(x)
+                best = output.topk(min(5, output.shape[-1]), dim=-1).indices.cpu() == y.cpu().unsqueeze(-1)
+                hits[row] += torch.tensor([best[:, 0].sum(), best.any(-1).sum(), len(y)], dtype=torch.float64)
+            on_batch()
     hits = distributed.total(hits)
     return {
         name: Accuracy(100 * float(one / count), 100 * float(five / count), int(count))

@@ -41,7 +41,7 @@ def explain_loss(view: nn.Module, x: Any, width: str, where: str) -> NotFinite:
         for hook in hooks:
             hook.remove()
     at = f"first in the output of layer {culprits[0]!r}" if culprits else "in the loss itself"
-    return NotFinite(f"{where}, width {width}: the loss is not finite, {at}. Use a lower learning rate or check the data")
+    return NotFinite(f"{where}, width {width}: the loss is not finite, {at}. Use a lower learning rate or check data")
 
 
 def check_gradients(net: nn.Module, where: str) -> None:

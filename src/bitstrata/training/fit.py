@@ -152,9 +152,7 @@ class _Run:
         if not isinstance(x, Tensor):
             return x
         wants_channels_last = self.recipe.channels_last and x.ndim == 4
-        return x.to(
-            self.device, memory_format=torch.channels_last if wants_channels_last else torch.preserve_format
-        )
+        return x.to(self.device, memory_format=torch.channels_last if wants_channels_last else torch.preserve_format)
 
     def _step(self, x: Any, y: Any) -> None:
         where = f"epoch {self.epoch + 1}, step {self.step_in_epoch + 1}"
@@ -282,5 +280,3 @@ class _Run:
         torch.set_rng_state(state["random_state"])
         self.log.forget_epochs_from(self.epoch)
         self.log.event("resume", at_epoch=self.epoch, at_step=self.step_in_epoch)
-
-

@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,8 @@ class Bound(nn.Module):
     bits: int | None = None
     own_gain: float = 1.0
     name: str = ""
+    called_in_training = False
+    called_in_evaluation = False
 
     def bound_bits(self) -> int:
         if self.bits is None:
@@ -70,6 +72,18 @@ class Bound(nn.Module):
                 f"net.model; if the model keeps this layer in a closure, register it as an ordinary submodule instead"
             )
         return self.bits
+
+    def note_call(self) -> None:
+        """Remembers that the model really calls this module; evaluation may take another path than training."""
+        if self.training and not self.called_in_training:
+            self.called_in_training = True
+        elif not self.training and not self.called_in_evaluation:
+            self.called_in_evaluation = True
+
+    @property
+    def was_called(self) -> bool:
+        """Whether the model has called this module in the mode that it is in."""
+        return self.called_in_training if self.training else self.called_in_evaluation
 
     def own_parameters(self, bits: int) -> Iterator[nn.Parameter]:
         """The parameters that only width `bits` uses."""
@@ -85,7 +99,7 @@ class ScaleGradient(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * ctx.factor, None
 
 
@@ -101,7 +115,7 @@ class ExactValue(torch.autograd.Function):
         return exact.view_as(exact)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
@@ -179,13 +193,19 @@ class ActivationQuantiser(Bound):
         seen = self.state.histograms.get(bits)
         batch = Histogram.of(x, self.name)
         self.state.histograms[bits] = batch if seen is None else seen.merged(batch)
-        self._set(bits, self.state.histograms[bits])
+        if seen is None:
+            # The layers after this one need its output now; the final step comes when all batches were seen.
+            self._set(bits, batch)
+
+    def settle(self) -> None:
+        """Ends the calibration that `state.histograms` began: sets every width from all that was seen."""
+        for bits, histogram in (self.state.histograms or {}).items():
+            self._set(bits, histogram)
+        self.state.histograms = None
 
     @torch.no_grad()
     def _set(self, bits: int, histogram: Histogram) -> None:
-        step, zero_point = choose_step(
-            histogram, bits, self.options.activation_init, self.options.widths.index(bits)
-        )
+        step, zero_point = choose_step(histogram, bits, self.options.activation_init, self.options.widths.index(bits))
         getattr(self, f"step_{bits}").fill_(step)
         getattr(self, f"floor_{bits}").fill_(step / STEP_FLOOR_DIVISOR)
         getattr(self, f"zero_point_{bits}").fill_(zero_point)
@@ -233,21 +253,18 @@ class StratifiedLayer(Bound):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(
-        self, weight: nn.Parameter, bias: nn.Parameter | None, quantiser: WeightQuantiser, options: Options, name: str
-    ) -> None:
+    def __init__(self, layer: nn.Conv2d | nn.Linear, quantiser: WeightQuantiser, options: Options, name: str) -> None:
         super().__init__()
         self.name = name
-        self.weight = weight
-        self.register_parameter("bias", bias)
+        # The parameters themselves, not copies: other modules and optimisers may hold them too.
+        self.register_parameter("weight", cast(nn.Parameter, layer.weight))
+        self.register_parameter("bias", cast("nn.Parameter | None", layer.bias))
         self.weight_quantiser = quantiser
-        self.input_quantiser = ActivationQuantiser(options, name, weight.device)
-        self.was_called = False
+        self.input_quantiser = ActivationQuantiser(options, name, layer.weight.device)
 
     def forward(self, x: Tensor) -> Tensor:
         self.bound_bits()
-        if not self.was_called:
-            self.was_called = True
+        self.note_call()
         if self.training:
             return self._simulated(x)
         exact = self._exact(x)
@@ -268,8 +285,7 @@ class StratifiedLayer(Bound):
             if self.bias is not None:
                 result = result + self.bias.reshape(self.channel_shape)
             # In a network that was converted as a whole, the next layer expects that type.
-            result = result.to(self.weight.dtype)
-        return result
+            return result.to(self.weight.dtype)
 
     def accumulate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Whole-number accumulators (as float32) and their scale, half a weight step times the activation step."""
@@ -294,7 +310,8 @@ class StratifiedConv2d(StratifiedLayer):
     channel_shape = (-1, 1, 1)
 
     def __init__(self, layer: nn.Conv2d, quantiser: WeightQuantiser, options: Options, name: str) -> None:
-        super().__init__(layer.weight, layer.bias, quantiser, options, name)
+        super().__init__(layer, quantiser, options, name)
+        self.in_channels, self.out_channels, self.kernel_size = layer.in_channels, layer.out_channels, layer.kernel_size
         self.stride, self.dilation, self.groups = layer.stride, layer.dilation, layer.groups
         self.padding, self.padding_mode = layer.padding, layer.padding_mode
         # Order of functional.pad: last dimension first. Only the modes that pad with values need it.
@@ -307,8 +324,7 @@ class StratifiedConv2d(StratifiedLayer):
         return functional.conv2d(x, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def extra_repr(self) -> str:
-        out_channels, per_group, *kernel = self.weight.shape
-        return f"{per_group * self.groups}, {out_channels}, kernel_size={tuple(kernel)}, stride={self.stride}"
+        return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
 
 
 class StratifiedLinear(StratifiedLayer):
@@ -317,13 +333,14 @@ class StratifiedLinear(StratifiedLayer):
     channel_shape = (-1,)
 
     def __init__(self, layer: nn.Linear, quantiser: WeightQuantiser, options: Options, name: str) -> None:
-        super().__init__(layer.weight, layer.bias, quantiser, options, name)
+        super().__init__(layer, quantiser, options, name)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
 
     def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(x, weight, bias)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[1]}, {self.weight.shape[0]}"
+        return f"{self.in_features}, {self.out_features}"
 
 
 class PerWidth(Bound):
@@ -335,6 +352,7 @@ class PerWidth(Bound):
         self.name = name
         self.shared_names = share
         self.copies = nn.ModuleDict({str(bits): _copy_sharing(module, share) for bits in options.widths})
+        self.training = module.training
 
     def own_parameters(self, bits: int) -> Iterator[nn.Parameter]:
         for name, parameter in self.copies[str(bits)].named_parameters():
@@ -343,6 +361,7 @@ class PerWidth(Bound):
 
     def forward(self, x: Tensor) -> Tensor:
         chosen = self.copies[str(self.bound_bits())]
+        self.note_call()
         if self.own_gain == 1.0 or not torch.is_grad_enabled():
             return chosen(x)  # type: ignore[no-any-return]
         scaled = {

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bitstrata.errors import LayerBypassed, NothingToStratify, UnknownWidth
-from bitstrata.training.layers import ActivationQuantiser, Bound, Options, StratifiedLayer
+from bitstrata.training.layers import ActivationQuantiser, Bound, Options, PerWidth, StratifiedLayer, WeightQuantiser
+from bitstrata.training.modes import modes_kept
 from bitstrata.training.norms import recalculate_norms
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class StratifiedNet(nn.Module):
     def __init__(self, model: nn.Module, options: Options, report: tuple[LayerReport, ...]) -> None:
         super().__init__()
         self.model = model
+        self.training = model.training
         self.options = options
         self.report = report
         # Bound copies share all tensors with the model, so they are kept out of the registry of submodules.
@@ -119,19 +121,18 @@ class StratifiedNet(nn.Module):
         if not inputs:
             raise NothingToStratify("calibrate was given no batches")
         quantisers = [module for module in self.model.modules() if isinstance(module, ActivationQuantiser)]
-        was_training = self.training
-        self.train()
-        try:
-            for quantiser in quantisers:
-                quantiser.state.histograms = {}
-            with _frozen_statistics(self.model):
-                for bits in self.widths:
-                    for x in inputs:
-                        self(x, bits=bits)
-        finally:
-            for quantiser in quantisers:
-                quantiser.state.histograms = None
-            self.train(was_training)
+        with modes_kept(self, *self._bound.values()):
+            self.train()
+            try:
+                for quantiser in quantisers:
+                    quantiser.state.histograms = {}
+                with _FrozenStatistics(self.model):
+                    for bits in self.widths:
+                        for x in inputs:
+                            self(x, bits=bits)
+            finally:
+                for quantiser in quantisers:
+                    quantiser.settle()
         recalculate_norms(self, inputs)
         return self
 
@@ -141,9 +142,17 @@ class StratifiedNet(nn.Module):
         kind_column = max([len(line.kind) for line in self.report] + [4])
         lines = [f"{'layer':<{name_column}}  {'kind':<{kind_column}}  {'parameters':>12}  treatment"]
         for line in self.report:
-            lines.append(f"{line.name:<{name_column}}  {line.kind:<{kind_column}}  {line.weights:>12,}  {line.treatment}")
-        quantised = sum(layer.weight.numel() for layer in {layer for _, layer in self.stratified_layers()})
-        total = sum(line.weights for line in self.report)
+            place = f"{line.name:<{name_column}}  {line.kind:<{kind_column}}"
+            lines.append(f"{place}  {line.weights:>12,}  {line.treatment}")
+        quantised = sum(weight.numel() for weight in {layer.weight for _, layer in self.stratified_layers()})
+        steps = {
+            p
+            for m in self.model.modules()
+            if isinstance(m, (ActivationQuantiser, WeightQuantiser))
+            for p in m.parameters()
+        }
+        one_width = {*self.shared_parameters(), *self.own_parameters(self.widths[0])} - steps
+        total = sum(parameter.numel() for parameter in one_width)
         lines.append(f"{quantised:,} of {total:,} parameters are stored as bit layers, widths {self.widths}")
         return "\n".join(lines)
 
@@ -164,6 +173,10 @@ def _bind(model: nn.Module, bits: int, own_gain: float) -> nn.Module:
                 kept[id(value)] = value
         if isinstance(module, ActivationQuantiser):
             kept[id(module.state)] = module.state
+    registered = set(model.modules())
+    for _, module in unregistered_modules(model):
+        if registered.isdisjoint(module.modules()):
+            kept[id(module)] = module
     view = copy.deepcopy(model, kept)
     for module in view.modules():
         if isinstance(module, Bound):
@@ -173,39 +186,53 @@ def _bind(model: nn.Module, bits: int, own_gain: float) -> nn.Module:
     return view
 
 
+def unregistered_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that the model keeps in plain attributes, lists or dictionaries only, with the attribute's name."""
+    registered = set(model.modules())
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if attribute != "_modules":
+                place = f"{name}.{attribute}" if name else attribute
+                yield from ((place, held) for held in _modules_in(value, depth=3) if held not in registered)
+
+
+def _modules_in(value: Any, depth: int) -> Iterator[nn.Module]:
+    if isinstance(value, nn.Module):
+        yield value
+    elif depth and isinstance(value, (list, tuple, set, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _modules_in(item, depth - 1)
+
+
 class _FirstCall:
-    """After the first forward pass of a bound copy: was every stratified layer called?"""
+    """After the first forward pass of a bound copy, in either mode: was every module that was converted called?"""
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
-        self.checked = False
+        self.checked: dict[bool, bool] = {True: False, False: False}
 
     def __call__(self, view: nn.Module, args: Any, output: Any) -> None:
-        if self.checked:
+        if self.checked[view.training]:
             return
-        missed = [m.name for m in view.modules() if isinstance(m, StratifiedLayer) and not m.was_called]
+        missed = [m.name for m in view.modules() if isinstance(m, (StratifiedLayer, PerWidth)) and not m.was_called]
         if missed:
             raise LayerBypassed(
                 f"the model's forward pass did not call {', '.join(map(repr, missed))}: it never uses the layer, or "
                 f"reads its weight directly, and would have run in float. Leave it float with keep_float={missed}"
             )
-        self.checked = True
+        self.checked[view.training] = True
 
 
-class _frozen_statistics:
+class _FrozenStatistics:
     """Within it, norms normalise by their batch and leave their running statistics alone."""
 
     def __init__(self, model: nn.Module) -> None:
         self.norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
     def __enter__(self) -> None:
-        self.saved = [
-            {name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in self.norms
-        ]
+        self.saved = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in self.norms]
 
     def __exit__(self, *failure: object) -> None:
         for norm, saved in zip(self.norms, self.saved, strict=True):
             for name, buffer in norm.named_buffers():
                 buffer.copy_(saved[name])
-
-

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bitstrata.training import distributed
+from bitstrata.training.modes import modes_kept
 
 if TYPE_CHECKING:
     from bitstrata.training.net import StratifiedNet
@@ -27,23 +28,22 @@ def recalculate_norms(net: StratifiedNet, inputs: Iterable[Tensor]) -> None:
     # Bound copies share the tensors of these norms but not their momentum, so that is set on every copy.
     copies = [m for view in net._bound.values() for m in view.modules() if isinstance(m, _BatchNorm)]
     momenta = [(module, module.momentum) for module in copies]
-    was_training = net.training
-    net.train()
-    try:
-        for norm in norms:
-            norm.reset_running_stats()
-        for module in copies:
-            module.momentum = None  # the cumulative average
-        for bits in net.widths:
-            for x in batches:
-                net(x, bits=bits)
-        distributed.average_(
-            buffer for norm in norms for name, buffer in norm.named_buffers() if name != "num_batches_tracked"
-        )
-    finally:
-        for module, momentum in momenta:
-            module.momentum = momentum
-        net.train(was_training)
+    with modes_kept(net, *net._bound.values()):
+        net.train()
+        try:
+            for norm in norms:
+                norm.reset_running_stats()
+            for module in copies:
+                module.momentum = None  # the cumulative average
+            for bits in net.widths:
+                for x in batches:
+                    net(x, bits=bits)
+            distributed.average_(
+                buffer for norm in norms for name, buffer in norm.named_buffers() if name != "num_batches_tracked"
+            )
+        finally:
+            for module, momentum in momenta:
+                module.momentum = momentum
 
 
 class SynchronisedBatchNorm(_BatchNorm):
@@ -61,7 +61,7 @@ class SynchronisedBatchNorm(_BatchNorm):
         wide = input.float()
         count = wide.numel() / wide.shape[1]
         local = torch.cat([wide.sum(axes), wide.square().sum(axes), wide.new_tensor([count])])
-        everywhere = _TotalOverProcesses.apply(local)  # type: ignore[no-untyped-call]
+        everywhere: Tensor = _TotalOverProcesses.apply(local)  # type: ignore[no-untyped-call]
         channels = wide.shape[1]
         total = everywhere[-1].detach()
         mean = everywhere[:channels] / total
@@ -91,14 +91,14 @@ class _TotalOverProcesses(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         total = gradient.clone()
         dist.all_reduce(total)
         return total
 
 
 def synchronise_norms(model: nn.Module) -> nn.Module:
-    """Replaces every BatchNorm of a float model, in place, by one that spans all processes. Call it before `stratify`."""
+    """Replaces every BatchNorm of a float model, in place, by one that spans all processes; before `stratify`."""
     for name, child in model.named_children():
         if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             assert isinstance(child, _BatchNorm)
@@ -112,5 +112,3 @@ def synchronise_norms(model: nn.Module) -> nn.Module:
         else:
             synchronise_norms(child)
     return model
-
-

@@ -97,15 +97,13 @@ class FakeQuantise(torch.autograd.Function):
         ctx.step_gradient_scale = step_gradient_scale
         if _runs_native(x):
             out = torch.empty_like(x)
-            _native.fake_quantise(
-                x.detach(), effective, out, low, high, dropped, compensated, torch.get_num_threads()
-            )
+            _native.fake_quantise(x.detach(), effective, out, low, high, dropped, compensated, torch.get_num_threads())
             return out
         return plain_forward(x, _broadcast(effective, x), Grid(low, high, dropped, compensated))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, step = ctx.saved_tensors
         nothing = (None,) * 6
         if _runs_native(x) and gradient.dtype == torch.float32:
@@ -114,7 +112,7 @@ class FakeQuantise(torch.autograd.Function):
             x_gradient = torch.empty_like(x)
             step_gradient = torch.empty_like(step)
             _native.fake_quantise_backward(
-                gradient, x.detach(), step, x_gradient, step_gradient, *ctx.grid, torch.get_num_threads()
+                gradient, x.detach(), step, x_gradient, step_gradient, *Grid(*ctx.grid), threads=torch.get_num_threads()
             )
         else:
             x_gradient, step_gradient = plain_backward(gradient, x, _broadcast(step, x), Grid(*ctx.grid))

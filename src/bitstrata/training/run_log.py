@@ -23,7 +23,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         if tensorboard and writes and folder is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+            self._board = SummaryWriter(str(folder / "tensorboard"))
         shows = sys.stderr.isatty() if progress is None else progress
         self._bar = _bar() if shows and distributed.rank() == 0 else None
         self._task: Any = None
@@ -84,7 +84,14 @@ class RunLog(AbstractContextManager["RunLog"]):
 
 def _bar() -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     return Progress(
         TextColumn("{task.description}"),

@@ -57,7 +57,7 @@ class LoaderSource:
 
     def training(self, epoch: int, skip: int) -> Iterator[tuple[Any, Any]]:
         sampler = getattr(self.train, "sampler", None)
-        if hasattr(sampler, "set_epoch"):
+        if sampler is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         return islice(iter(self.train), skip, None)
 

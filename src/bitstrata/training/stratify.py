@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -24,7 +24,8 @@ from bitstrata.training.layers import (
     StratifiedLinear,
     WeightQuantiser,
 )
-from bitstrata.training.net import StratifiedNet
+from bitstrata.training.modes import modes_kept
+from bitstrata.training.net import StratifiedNet, unregistered_modules
 from bitstrata.training.weight_steps import WeightInit
 
 Choice = Callable[[str, nn.Module], bool] | Collection[str]
@@ -105,8 +106,8 @@ def stratify(
     chosen, at_ends = _choose(model, layers, quantise, ends, example)
     if not chosen:
         raise NothingToStratify(
-            f"{type(model).__name__} has {len(layers)} convolution and linear layers that could be quantised, and none is "
-            f"left after the choice made (the first and last stay float). Use ends='quantised' or quantise=[names]"
+            f"{type(model).__name__} has {len(layers)} convolution and linear layers that could be quantised, and none "
+            f"is left after the choice made (the first and last stay float). Use ends='quantised' or quantise=[names]"
         )
     converter = _Converter(options, chosen, at_ends if ends == "own" else set(), keep_float)
     model = converter.convert_root(model)
@@ -119,6 +120,7 @@ def _matches(name: str, patterns: Collection[str]) -> bool:
 
 def _convertible(model: nn.Module, keep_float: Collection[str]) -> dict[str, nn.Module]:
     """The layers that have a stratified form, by name, in order of registration; an error for what has none."""
+    _refuse_unregistered(model, keep_float)
     found: dict[str, nn.Module] = {}
     kept_prefixes: list[str] = []
     for name, module in model.named_modules():
@@ -152,6 +154,19 @@ def _convertible(model: nn.Module, keep_float: Collection[str]) -> dict[str, nn.
     return found
 
 
+def _refuse_unregistered(model: nn.Module, keep_float: Collection[str]) -> None:
+    """An error for layers that stand in plain lists or dictionaries only, where nobody would quantise or train them."""
+    registered = set(model.modules())
+    for place, module in unregistered_modules(model):
+        for layer in module.modules():
+            known = layer in registered or _matches(place, keep_float)
+            if isinstance(layer, (nn.Conv2d, nn.Linear, *UNSUPPORTED)) and not known:
+                raise CannotStratify(
+                    f"{place!r} holds a {type(layer).__name__} that is not registered as a submodule, so that it would "
+                    f"stay float without a word. Use nn.ModuleList or nn.ModuleDict, or keep_float=[{place!r}]"
+                )
+
+
 def _choose(
     model: nn.Module, layers: dict[str, nn.Module], quantise: Choice | None, ends: Ends, example: Any
 ) -> tuple[set[nn.Module], set[nn.Module]]:
@@ -173,13 +188,11 @@ def _choose(
 def _call_order(model: nn.Module, layers: list[nn.Module], example: Any) -> list[nn.Module]:
     called: list[nn.Module] = []
     hooks = [layer.register_forward_pre_hook(lambda module, _: called.append(module)) for layer in layers]
-    was_training = model.training
     try:
-        model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), modes_kept(model):
+            model.eval()
             model(*example) if isinstance(example, tuple) else model(example)
     finally:
-        model.train(was_training)
         for hook in hooks:
             hook.remove()
     if not called:
@@ -239,9 +252,10 @@ class _Converter:
         if module not in self.chosen:
             self._note(name, module, "float, shared")
             return module
-        quantiser = self.weight_quantisers.get(module.weight)
+        weight = cast(nn.Parameter, module.weight)
+        quantiser = self.weight_quantisers.get(weight)
         if quantiser is None:
-            quantiser = self.weight_quantisers[module.weight] = WeightQuantiser(module.weight, self.options, name)
+            quantiser = self.weight_quantisers[weight] = WeightQuantiser(weight, self.options, name)
         self._note(name, module, f"{', '.join(map(str, self.options.widths))} bits")
         layer: StratifiedLayer
         if isinstance(module, nn.Conv2d):
