@@ -41,7 +41,7 @@ def run(method: str, seed: int, arguments: argparse.Namespace) -> None:
         epochs=arguments.epochs,
         learning_rate=arguments.learning_rate,
         weight_decay=1e-4,
-        batch_size=128,
+        batch_size=arguments.batch_size,
         norm_batches=30,
         distill="cosine" if variant == "cosine" else "none",
         seed=seed,
@@ -96,7 +96,8 @@ def main() -> None:
     parser.add_argument("--work", default="runs/accuracy", help="where checkpoints go")
     parser.add_argument("--results", default="results/cifar10-resnet20", help="where logs are kept")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--learning-rate", type=float, default=0.02)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=0.005)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--table", action="store_true", help="print the table of what is there and stop")

@@ -205,7 +205,10 @@ def test_odd_integers_are_the_weight_in_half_source_steps(source: int, bits: int
 
 @unhurried
 @given(
-    widths=st.sampled_from(WIDTH_SETS), shape=SHAPES, seed=SEEDS, step=st.floats(2.0**-20, 2.0**20, allow_subnormal=False)
+    widths=st.sampled_from(WIDTH_SETS),
+    shape=SHAPES,
+    seed=SEEDS,
+    step=st.floats(2.0**-20, 2.0**20, allow_subnormal=False),
 )
 def test_dequantise_is_code_plus_compensation_times_step(
     widths: tuple[int, ...], shape: tuple[int, ...], seed: int, step: float
@@ -226,9 +229,7 @@ def test_dequantise_takes_a_step_for_each_channel() -> None:
 
 @unhurried
 @given(bits=st.sampled_from(ALL_WIDTHS), shape=SHAPES, seed=SEEDS)
-def test_a_quantised_weight_lies_within_half_a_step_or_is_clipped(
-    bits: int, shape: tuple[int, ...], seed: int
-) -> None:
+def test_a_quantised_weight_lies_within_half_a_step_or_is_clipped(bits: int, shape: tuple[int, ...], seed: int) -> None:
     generator = np.random.default_rng(seed)
     step = np.float32(generator.uniform(0.01, 10.0))
     weights = (generator.normal(size=shape) * step * 2**bits / 3).astype(np.float32)

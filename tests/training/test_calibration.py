@@ -1,7 +1,7 @@
 """Steps and zero points from data: near the best there is, and sane for data that are odd."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -30,8 +30,13 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 
 @pytest.fixture(autouse=True)
-def fixed_seed() -> None:
+def fixed_seed_and_one_thread() -> Iterator[None]:
+    """Threads that wait for each other on a busy machine would take most of the time of tests this small."""
     torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def samples(kind: Callable[[Tensor], Tensor], count: int = 20_000) -> Tensor:
@@ -62,7 +67,9 @@ def test_the_chosen_step_is_close_to_the_best_of_all(kind: Callable[[Tensor], Te
     values = samples(kind, 4000)
     step, zero_point = chosen(values, bits)
     largest = float(values.abs().max())
-    candidates = [(s, o) for o in range(2 ** (bits - 1) + 1) for s in np.geomspace(largest / 2**bits / 4, largest * 2, 200)]
+    candidates = [
+        (s, o) for o in range(2 ** (bits - 1) + 1) for s in np.geomspace(largest / 2**bits / 4, largest * 2, 200)
+    ]
     best = min(error(values, s, o, bits) for s, o in candidates)
     assert error(values, step, zero_point, bits) <= best * 1.02
 
@@ -75,7 +82,9 @@ def test_wider_codes_are_close_to_the_best_as_well(kind: Callable[[Tensor], Tens
     step, zero_point = chosen(values, bits)
     largest = float(values.abs().max())
     offsets = sorted({*np.linspace(0, 2 ** (bits - 1), 17).astype(int).tolist(), zero_point})
-    candidates = [(s, o) for o in offsets for s in np.geomspace(largest / 2**bits / 2, largest * 2.1 / 2 ** (bits - 1), 80)]
+    candidates = [
+        (s, o) for o in offsets for s in np.geomspace(largest / 2**bits / 2, largest * 2.1 / 2 ** (bits - 1), 80)
+    ]
     best = min(error(values, s, o, bits) for s, o in candidates)
     assert error(values, step, zero_point, bits) <= best * 1.25
 

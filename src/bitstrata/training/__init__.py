@@ -14,3 +14,5 @@ from bitstrata.training.objectives import MinimumNorm as MinimumNorm
 from bitstrata.training.parameter_groups import parameter_groups as parameter_groups
 from bitstrata.training.recipe import Recipe as Recipe
 from bitstrata.training.stratify import stratify as stratify
+from bitstrata.training.train_once import load_net as load_net
+from bitstrata.training.train_once import train_once as train_once

@@ -369,7 +369,12 @@ class PerWidth(Bound):
             for name, parameter in chosen.named_parameters()
             if name not in self.shared_names
         }
-        return torch.func.functional_call(chosen, scaled, (x,))  # type: ignore[no-any-return]
+        if torch.compiler.is_compiling():
+            return torch.func.functional_call(chosen, scaled, (x,))  # type: ignore[no-any-return]
+        # The same without putting anything into the module, which other threads may be running.
+        stand_in = copy.copy(chosen)
+        stand_in.__dict__["_parameters"] = {**chosen._parameters, **scaled}
+        return stand_in(x)  # type: ignore[no-any-return]
 
 
 def _copy_sharing(module: nn.Module, share: tuple[str, ...]) -> nn.Module:

@@ -16,7 +16,7 @@ UNDECAYED: tuple[type[nn.Module], ...] = (
     _NormBase,
     nn.LayerNorm,
     nn.GroupNorm,
-    nn.LocalResponseNorm,
+    nn.RMSNorm,
 )
 
 

@@ -1,0 +1,305 @@
+"""`bitstrata train`: real runs on a few digits, from flags and from files, stopped and continued."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bitstrata.baselines import lsq
+from bitstrata.cli.main import main
+from bitstrata.training import Recipe, load_checkpoint, load_net
+from bitstrata.zoo.nets import build
+from safetensors.torch import save_file
+
+TINY = ["--limit", "64", "--batch-size", "32", "--epochs", "1", "--float-epochs", "0", "--norm-batches", "0"]
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """The command sets the number of threads for its own process, which here is that of all tests."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def train(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """The exit code, the JSON object that is all of standard output, and standard error."""
+    code = main(["train", *arguments, "--json"])
+    streams = capsys.readouterr()
+    assert streams.out.count("\n") == 1
+    return code, json.loads(streams.out), streams.err
+
+
+def assert_same(first: Any, second: Any) -> None:
+    """Equal to the last bit, tensors included."""
+    if isinstance(first, torch.Tensor):
+        assert torch.equal(first, second)
+    elif isinstance(first, dict):
+        assert list(first) == list(second)
+        for key in first:
+            assert_same(first[key], second[key])
+    elif isinstance(first, (list, tuple)):
+        assert len(first) == len(second)
+        for one, other in zip(first, second, strict=True):
+            assert_same(one, other)
+    else:
+        assert first == second
+
+
+def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert main(["train", *TINY, "--float-epochs", "1", "--out", str(out)]) == 0
+    streams = capsys.readouterr()
+    lines = streams.out.splitlines()
+    assert lines[0].split() == ["width", "top-1", "top-5", "seconds"]
+    assert [line.split()[0] for line in lines[1:5]] == ["float", "4", "3", "2"]
+    assert lines[-1] == f"checkpoint: {out / 'checkpoint.pt'}"
+    assert "training the float network for 1 epoch\n" in streams.err
+    assert (out / "log.jsonl").exists()
+    assert (out / "float" / "log.jsonl").exists()
+
+
+def test_json_holds_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    code, result, _ = train(capsys, *TINY, "--out", str(out), "--widths", "2,4", "--seed", "7", "--no-channels-last")
+    assert code == 0
+    assert result["run"]["net"] == "resnet8"
+    assert result["run"]["data"] == "digits"
+    assert result["run"]["widths"] == [2, 4]
+    assert result["recipe"]["seed"] == 7
+    assert result["recipe"]["channels_last"] is False
+    assert result["recipe"]["learning_rate"] == 0.1  # of the recipe for digits, which nothing changed
+    assert list(result["accuracy"]) == ["4", "2"]
+    assert result["accuracy"] == result["history"][-1]["accuracy"]
+    assert result["float_history"] == []
+    assert Path(result["checkpoint"]) == out / "checkpoint.pt"
+    net, content = load_net(result["checkpoint"])
+    assert net.widths == (2, 4)
+    assert content["recipe"] == result["recipe"]
+
+
+def test_every_field_of_a_recipe_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    shown = capsys.readouterr().out
+    for field in fields(Recipe):
+        if field.name != "version":
+            assert f"--{field.name.replace('_', '-')}" in shown
+
+
+def test_options_of_stratify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--per-channel", "--norms", "statistics", "--ends", "own", "--keep-float", "layer1*", "--no-compensated"]
+    code, result, _ = train(capsys, *TINY, *flags, "--out", str(tmp_path / "run"))
+    assert code == 0
+    assert result["stratify"]["norms"] == "statistics"
+    net, _ = load_net(tmp_path / "run")
+    assert net.options.per_channel
+    assert net.options.own_ends
+    assert not net.options.compensated
+    assert not any(name.startswith("layer1") for name, _ in net.stratified_layers())
+
+
+def test_lsq_is_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "run")
+    code, result, _ = train(capsys, *TINY, "--method", "lsq", "--widths", "2", "--out", out)
+    assert code == 0
+    assert list(result["accuracy"]) == ["2"]
+    net, _ = load_net(out)
+    assert net.options == lsq(build("resnet8"), 2).options
+
+
+def test_lsq_needs_one_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, result, _ = train(capsys, *TINY, "--method", "lsq", "--out", str(tmp_path))
+    assert code == 1
+    assert result["error"] == "BadRecipe"
+    assert "one width" in result["message"]
+
+
+def test_starts_from_given_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = tmp_path / "float.safetensors"
+    torch.manual_seed(5)
+    model = build("cifar_resnet", classes=10, channels=1, blocks=1)
+    save_file(model.state_dict(), weights)
+    # A learning rate so small that the float stem shows where training began.
+    flags = ["--net", "cifar_resnet", "--net-option", "blocks=1", "--weights", str(weights), "--learning-rate", "1e-9"]
+    code, _, errors = train(capsys, *TINY, "--float-epochs", "1", *flags, "--out", str(tmp_path / "run"))
+    assert code == 0
+    assert "starting from the float weights" in errors
+    assert not (tmp_path / "run" / "float").exists()
+    net, content = load_net(tmp_path / "run")
+    torch.testing.assert_close(net.state_dict()["model.conv1.weight"], model.state_dict()["conv1.weight"])
+    assert content["description"]["weights"] == "float.safetensors"
+    assert content["description"]["net_options"] == {"blocks": 1}
+
+
+def test_a_file_with_flags_over_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f"""
+        [run]
+        net = "resnet8"
+        data = "digits"
+        widths = [2, 3]
+        limit = 64
+        out = "{(tmp_path / "run").as_posix()}"
+
+        [recipe]
+        epochs = 1
+        float_epochs = 0
+        batch_size = 16
+        learning_rate = 0.05
+
+        [stratify]
+        norms = "shared"
+        """
+    )
+    code, result, _ = train(capsys, "--config", str(config), "--batch-size", "32")
+    assert code == 0
+    assert result["run"]["widths"] == [2, 3]
+    assert result["recipe"]["batch_size"] == 32
+    assert result["recipe"]["learning_rate"] == 0.05
+    assert result["stratify"]["norms"] == "shared"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[run]\nnett = 'resnet8'", "'nett'"),
+        ("[recipe]\nepoch = 1", "'epoch'"),
+        ("[stratify]\nper_chanel = true", "'per_chanel'"),
+        ("[stratify]\nnorms = 'none'", "norms"),
+        ("[recipes]\nepochs = 1", "'recipes'"),
+        ("recipe = 'digits'", "[recipe]"),
+        ("[run]\nwidths = '2'", "widths"),
+        ("[run]\nlimit = 0", "limit"),
+        ("[recipe]\nepochs = 'many'", "epochs"),
+        ("[run", "TOML"),
+    ],
+)
+def test_a_bad_file_is_named(text: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(text)
+    code, result, errors = train(capsys, "--config", str(config), "--out", str(tmp_path / "run"))
+    assert code == 1
+    assert result["error"] == "BadRecipe"
+    assert named in result["message"]
+    assert result["message"] in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--recipe", "cifar10-long"], "BadRecipe"),
+        (["--recipe", "cifar10-short"], "BadData"),  # it does not say where CIFAR-10 lies
+        (["--data", "cifar10:nowhere"], "BadRecipe"),  # no recipe and no network for it
+        (["--net", "resnet21"], "UnknownNet"),
+        (["--net-option", "depth=3"], "UnknownNet"),
+        (["--widths", "4,2"], "BadWidths"),
+        (["--epochs", "0"], "BadRecipe"),
+        (["--weights", "nowhere.safetensors"], "FileNotFoundError"),
+        (["--config", "nowhere.toml"], "BadRecipe"),
+    ],
+)
+def test_refusals(
+    flags: list[str], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, result, errors = train(capsys, *TINY, *flags)
+    assert code == 1
+    assert result["error"] == error
+    assert "Traceback" not in errors
+
+
+def test_the_usual_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, result, _ = train(capsys, *TINY)
+    assert code == 0
+    assert result["checkpoint"] == "runs/digits-resnet8/checkpoint.pt"
+    before = (tmp_path / result["checkpoint"]).read_bytes()
+    code, again, errors = train(capsys, *TINY)
+    assert code == 0
+    assert "all of its 1 epoch are done" in errors or "done" in errors
+    assert again["history"] == result["history"]
+    assert (tmp_path / result["checkpoint"]).read_bytes() == before
+
+
+def test_another_recipe_in_the_same_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path / "run")]
+    assert train(capsys, *TINY, *out)[0] == 0
+    code, result, _ = train(capsys, *TINY, *out, "--learning-rate", "0.03")
+    assert code == 1
+    assert result["error"] == "CheckpointMismatch"
+    assert "learning_rate" in result["message"]
+    code, result, _ = train(capsys, *TINY, *out, "--no-compensated")
+    assert code == 1
+    assert "stratify.compensated is True there and False here" in result["message"]
+
+
+def start(arguments: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bitstrata.cli.main", "train", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kill_once(arguments: list[str], written: Path) -> str:
+    """Starts a run, kills it as soon as a file is there, and returns its standard error."""
+    process = start(arguments)
+    until = time.monotonic() + 120
+    while not written.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    errors = process.communicate()[1]
+    assert process.returncode == -signal.SIGKILL, errors
+    return errors
+
+
+def test_killed_twice_and_continued_to_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = ["--limit", "256", "--batch-size", "16", "--epochs", "2", "--float-epochs", "2", "--norm-batches", "2"]
+    # A checkpoint after every step, so that the kill strikes within an epoch.
+    flags = [*recipe, "--threads", "1", "--checkpoint-minutes", "0"]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert train(capsys, *recipe, "--threads", "1", "--out", str(whole))[0] == 0
+
+    kill_once([*flags, "--out", str(stopped)], stopped / "float" / "checkpoint.pt")
+    assert load_checkpoint(stopped / "float" / "checkpoint.pt")["epoch"] < 2
+    errors = kill_once([*flags, "--out", str(stopped)], stopped / "checkpoint.pt")
+    assert "continuing the float phase" in errors
+    state = load_checkpoint(stopped / "checkpoint.pt")
+    assert state["epoch"] < 2
+
+    code, result, errors = train(capsys, *recipe, "--threads", "1", "--out", str(stopped))
+    assert code == 0
+    assert "continuing" in errors
+    assert "float" not in errors  # that phase is over
+    for name in ("float/checkpoint.pt", "checkpoint.pt"):
+        first, second = load_checkpoint(whole / name), load_checkpoint(stopped / name)
+        for key in ("model", "optimiser", "random_state"):
+            assert_same(first[key], second[key])
+    accuracies = [epoch["accuracy"] for epoch in load_checkpoint(whole / "checkpoint.pt")["history"]]
+    assert [epoch["accuracy"] for epoch in result["history"]] == accuracies
+    log = [json.loads(line) for line in (stopped / "log.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in log if entry["event"] == "epoch"] == [0, 1]
+
+
+def test_two_processes_under_torchrun(tmp_path: Path) -> None:
+    flags = [*TINY, "--out", str(tmp_path / "run"), "--float-epochs", "1", "--synchronise-norms", "--json"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = subprocess.run(
+        [*launcher, "-m", "bitstrata.cli.main", "train", *flags],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)  # one object: only the first process prints
+    assert result["accuracy"]["2"]["samples"] == 360
+    assert run.stderr.count("training widths 2, 3, 4 together") == 1
+    load_net(tmp_path / "run")
