@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 from pathlib import Path
@@ -23,6 +24,13 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_directory(target.parent)
+
+
+def remove_partial(path: str | Path) -> None:
+    """Removes the temporary files of writers of `path` that were killed; for when nobody else is writing it."""
+    target = Path(path)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+        left.unlink(missing_ok=True)
 
 
 def _sync_directory(folder: Path) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from bitstrata import __version__
 from bitstrata.cli import doctor
 from bitstrata.cli.main import VERBS, main
@@ -32,9 +33,9 @@ except SystemExit as exit:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as stopped:
         main(["--version"])
-    assert exit.value.code == 0
+    assert stopped.value.code == 0
     assert capsys.readouterr().out.strip() == f"bitstrata {__version__}"
 
 
@@ -51,18 +52,18 @@ def test_help_lists_the_verbs_and_the_exit_codes(capsys: pytest.CaptureFixture[s
     "arguments", [[], ["pack"], ["train", "--no-such-flag"], ["train", "--widths", "two"], ["eval"]]
 )
 def test_usage_errors_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as stopped:
         main(arguments)
-    assert exit.value.code == 2
+    assert stopped.value.code == 2
     streams = capsys.readouterr()
     assert streams.out == ""
     assert "error:" in streams.err
 
 
 def test_flags_cannot_be_abbreviated() -> None:
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as stopped:
         main(["train", "--learning", "0.1"])
-    assert exit.value.code == 2
+    assert stopped.value.code == 2
 
 
 @pytest.mark.parametrize(

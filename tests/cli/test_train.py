@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+
 from bitstrata.baselines import lsq
 from bitstrata.cli.main import main
 from bitstrata.training import Recipe, load_checkpoint, load_net
 from bitstrata.zoo.nets import build
-from safetensors.torch import save_file
 
 TINY = ["--limit", "64", "--batch-size", "32", "--epochs", "1", "--float-epochs", "0", "--norm-batches", "0"]
+LONG = pytest.mark.long
 
 
 @pytest.fixture(autouse=True)
@@ -227,7 +229,7 @@ def test_the_usual_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     before = (tmp_path / result["checkpoint"]).read_bytes()
     code, again, errors = train(capsys, *TINY)
     assert code == 0
-    assert "all of its 1 epoch are done" in errors or "done" in errors
+    assert "runs/digits-resnet8/checkpoint.pt: it is finished" in errors
     assert again["history"] == result["history"]
     assert (tmp_path / result["checkpoint"]).read_bytes() == before
 
@@ -244,42 +246,39 @@ def test_another_recipe_in_the_same_folder_is_refused(tmp_path: Path, capsys: py
     assert "stratify.compensated is True there and False here" in result["message"]
 
 
-def start(arguments: list[str]) -> subprocess.Popen[str]:
+def kill(arguments: list[str], *, once_there: Path) -> None:
+    """Starts a run, and kills it as soon as the file is there."""
     command = [sys.executable, "-m", "bitstrata.cli.main", "train", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def kill_once(arguments: list[str], written: Path) -> str:
-    """Starts a run, kills it as soon as a file is there, and returns its standard error."""
-    process = start(arguments)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 120
-    while not written.exists() and process.poll() is None and time.monotonic() < until:
+    while not once_there.exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     errors = process.communicate()[1]
     assert process.returncode == -signal.SIGKILL, errors
-    return errors
 
 
-def test_killed_twice_and_continued_to_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = ["--limit", "256", "--batch-size", "16", "--epochs", "2", "--float-epochs", "2", "--norm-batches", "2"]
-    # A checkpoint after every step, so that the kill strikes within an epoch.
-    flags = [*recipe, "--threads", "1", "--checkpoint-minutes", "0"]
+@pytest.mark.parametrize(
+    ("phase", "float_epochs"), [("", "0"), pytest.param("", "2", marks=LONG), pytest.param("float", "2", marks=LONG)]
+)
+def test_killed_and_continued_to_the_same_weights(
+    phase: str, float_epochs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = ["--limit", "64", "--batch-size", "16", "--epochs", "2", "--float-epochs", float_epochs]
+    flags = [*recipe, "--norm-batches", "2", "--threads", "1"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert train(capsys, *recipe, "--threads", "1", "--out", str(whole))[0] == 0
+    assert train(capsys, *flags, "--out", str(whole))[0] == 0
 
-    kill_once([*flags, "--out", str(stopped)], stopped / "float" / "checkpoint.pt")
-    assert load_checkpoint(stopped / "float" / "checkpoint.pt")["epoch"] < 2
-    errors = kill_once([*flags, "--out", str(stopped)], stopped / "checkpoint.pt")
-    assert "continuing the float phase" in errors
-    state = load_checkpoint(stopped / "checkpoint.pt")
-    assert state["epoch"] < 2
+    struck = stopped / phase / "checkpoint.pt"
+    # A checkpoint after every step, so that the kill strikes within an epoch.
+    kill([*flags, "--checkpoint-minutes", "0", "--out", str(stopped)], once_there=struck)
+    assert load_checkpoint(struck)["epoch"] < 2
 
-    code, result, errors = train(capsys, *recipe, "--threads", "1", "--out", str(stopped))
+    code, result, errors = train(capsys, *flags, "--out", str(stopped))
     assert code == 0
-    assert "continuing" in errors
-    assert "float" not in errors  # that phase is over
-    for name in ("float/checkpoint.pt", "checkpoint.pt"):
+    assert f"continuing {'the float phase, ' if phase else ''}{struck} at epoch" in errors
+    assert ("training widths" in errors) == bool(phase)
+    for name in ("checkpoint.pt", "float/checkpoint.pt") if float_epochs != "0" else ("checkpoint.pt",):
         first, second = load_checkpoint(whole / name), load_checkpoint(stopped / name)
         for key in ("model", "optimiser", "random_state"):
             assert_same(first[key], second[key])
@@ -289,6 +288,7 @@ def test_killed_twice_and_continued_to_the_same_weights(tmp_path: Path, capsys: 
     assert [entry["epoch"] for entry in log if entry["event"] == "epoch"] == [0, 1]
 
 
+@LONG
 def test_two_processes_under_torchrun(tmp_path: Path) -> None:
     flags = [*TINY, "--out", str(tmp_path / "run"), "--float-epochs", "1", "--synchronise-norms", "--json"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -1,18 +1,19 @@
 """`train_once` and `load_net`: the phases of the job, stopping between them, and networks back from checkpoints."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from bitstrata.errors import BadRecipe, BadWidths, CheckpointDamaged, CheckpointMismatch
 from bitstrata.training import Recipe, load_checkpoint, load_net, save_checkpoint, stratify, train_once
-from bitstrata.training import train_once as train_once_function
 from bitstrata.training.norms import SynchronisedBatchNorm
 from bitstrata.training.train_once import plain_options
 from bitstrata.zoo.data import Data, load_data
 from bitstrata.zoo.nets import build
-from torch import nn
 
 DESCRIPTION = {"net": "resnet8", "classes": 10, "channels": 1}
 RECIPE = Recipe(epochs=1, float_epochs=1, batch_size=32, learning_rate=0.05)
@@ -31,7 +32,7 @@ def model() -> nn.Module:
 @pytest.fixture(scope="module")
 def finished(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
-    train_once(model(), data, RECIPE, folder=folder, description=DESCRIPTION, options={"per_channel": True})
+    train_once(model(), data, RECIPE, folder=folder, description=DESCRIPTION)
     return folder
 
 
@@ -57,26 +58,25 @@ def test_both_phases_and_back(data: Data, tmp_path: Path) -> None:
 def test_a_finished_job_does_nothing(finished: Path, data: Data) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*.pt")}
     lines: list[str] = []
-    options = {"per_channel": True}
-    net = train_once(model(), data, RECIPE, folder=finished, description=DESCRIPTION, options=options, say=lines.append)
+    net = train_once(model(), data, RECIPE, folder=finished, description=DESCRIPTION, say=lines.append)
     assert len(lines) == 1
-    assert "done" in lines[0]
+    assert "it is finished" in lines[0]
     assert {path: path.read_bytes() for path in finished.rglob("*.pt")} == before
     stored = load_checkpoint(finished / "checkpoint.pt")["model"]
     assert all(torch.equal(tensor, stored[name]) for name, tensor in net.state_dict().items())
 
 
 def test_a_finished_float_phase_is_read_back(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    module = sys.modules[train_once_function.__module__]
+    # The package has a function of the module's name.
+    module = sys.modules[train_once.__module__]
 
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(module, "stratify", stopped)
-        train_once(model(), data, RECIPE, folder=tmp_path / "stopped")
+        with pytest.raises(KeyboardInterrupt):
+            train_once(model(), data, RECIPE, folder=tmp_path / "stopped")
     before = (tmp_path / "stopped" / "float" / "checkpoint.pt").read_bytes()
     lines: list[str] = []
     # From other random weights: what counts is the checkpoint.
@@ -103,13 +103,17 @@ def test_a_float_checkpoint_is_a_file_of_weights(finished: Path, data: Data, tmp
     assert not (tmp_path / "float").exists()
 
 
-def test_another_job_in_the_same_folder(finished: Path, data: Data) -> None:
-    with pytest.raises(CheckpointMismatch, match=r"stratify\.per_channel is True there and False here"):
-        train_once(model(), data, RECIPE, folder=finished, description=DESCRIPTION)
-    with pytest.raises(CheckpointMismatch, match=r"widths is \[2, 3, 4\] there and \[2, 4\] here"):
-        train_once(model(), data, RECIPE, folder=finished, description=DESCRIPTION, widths=(2, 4))
-    with pytest.raises(CheckpointMismatch, match="limit is None there and 5 here"):
-        train_once(model(), data, RECIPE, folder=finished, description={**DESCRIPTION, "limit": 5})
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"options": {"compensated": False}}, r"stratify\.compensated is True there and False here"),
+        ({"widths": (2, 4)}, r"widths is \[2, 3, 4\] there and \[2, 4\] here"),
+        ({"description": {**DESCRIPTION, "limit": 5}}, "limit is None there and 5 here"),
+    ],
+)
+def test_another_job_in_the_same_folder(change: dict[str, Any], message: str, finished: Path, data: Data) -> None:
+    with pytest.raises(CheckpointMismatch, match=message):
+        train_once(model(), data, RECIPE, folder=finished, **{"description": DESCRIPTION, **change})
 
 
 def test_synchronised_norms(data: Data, tmp_path: Path) -> None:

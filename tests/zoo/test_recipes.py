@@ -1,7 +1,10 @@
 """Named recipes: the paper's numbers, and networks and data that exist."""
 
+from pathlib import Path
+
 import pytest
 import torch
+
 from bitstrata.errors import BadRecipe
 from bitstrata.training import Recipe
 from bitstrata.zoo.data import known_data
@@ -51,7 +54,7 @@ def test_those_from_given_weights_have_no_float_phase(name: str) -> None:
 
 
 @pytest.mark.long
-def test_digits_are_learned(tmp_path: pytest.TempPathFactory) -> None:
+def test_digits_are_learned(tmp_path: Path) -> None:
     from bitstrata.training import evaluate, train_once
     from bitstrata.zoo.data import load_data
 
@@ -61,7 +64,7 @@ def test_digits_are_learned(tmp_path: pytest.TempPathFactory) -> None:
     torch.set_num_threads(1)
     try:
         torch.manual_seed(chosen.recipe.seed)
-        net = train_once(build(chosen.net, classes=10, channels=1), data, chosen.recipe, folder=str(tmp_path))
+        net = train_once(build(chosen.net, classes=10, channels=1), data, chosen.recipe, folder=tmp_path)
     finally:
         torch.set_num_threads(threads)
     accuracy = evaluate(net, data.test.batches(250))

@@ -21,13 +21,18 @@ def is_finite(value: Any) -> bool:
     return True
 
 
-def explain_loss(view: nn.Module, x: Any, width: str, where: str) -> NotFinite:
-    """The error for a loss that is not finite: runs the batch again to find the first module that went wrong."""
+def explain_loss(view: nn.Module, x: Any, width: str, where: str, seen: NotFinite | None = None) -> NotFinite:
+    """The error for a loss that is not finite: runs the batch again to find the first module that went wrong.
+
+    With `seen` a layer has already said that its input is not finite, before there was a loss.
+    """
     if not is_finite(x):
         return NotFinite(f"{where}: the input batch holds NaN or infinite values. Clean the data, or drop such samples")
     for name, parameter in view.named_parameters():
         if not is_finite(parameter):
             return NotFinite(f"{where}, width {width}: parameter {name!r} is not finite. Use a lower learning rate")
+    if seen is not None:
+        return NotFinite(f"{where}, width {width}: {seen}. Use a lower learning rate or check data")
     culprits: list[str] = []
     hooks = [
         module.register_forward_hook(lambda m, a, out, name=name: None if is_finite(out) else culprits.append(name))

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bitstrata.errors import BadData, CheckpointMismatch
+from bitstrata.atomic import remove_partial
+from bitstrata.errors import BadData, CheckpointMismatch, NotFinite
 from bitstrata.training import distributed
 from bitstrata.training.checkpoint import check_layout, layout, load_checkpoint, save_checkpoint
 from bitstrata.training.evaluate import Accuracy, evaluate, passes
@@ -138,14 +139,13 @@ class _Run:
     def _batches(self) -> Iterator[tuple[Any, Any]]:
         """The rest of this epoch, from the step at which a stopped run left it."""
         random_state = torch.get_rng_state()
-        resumed = self.step_in_epoch > 0
-        if not resumed:
-            torch.manual_seed(self.recipe.seed * 1_000_003 + self.epoch)
-        for x, y in self.source.training(self.epoch, self.step_in_epoch):
-            if resumed:
-                # Loaders that cannot skip have drawn random numbers again to get here.
-                torch.set_rng_state(random_state)
-                resumed = False
+        # From this seed loaders draw their order, in a run that was stopped as in one that was not.
+        torch.manual_seed(self.recipe.seed * 1_000_003 + self.epoch)
+        batches = self.source.training(self.epoch, self.step_in_epoch)
+        if self.step_in_epoch > 0:
+            # Loaders that cannot skip have drawn random numbers again to get here.
+            torch.set_rng_state(random_state)
+        for x, y in batches:
             yield self._prepare(x), y.to(self.device)
 
     def _prepare(self, x: Any) -> Any:
@@ -162,7 +162,10 @@ class _Run:
         views = passes(self.net, joint=True)
         teacher = None
         for name, view in views.items():
-            output = view(x)
+            try:
+                output = view(x)
+            except NotFinite as seen:  # by a quantiser that was being calibrated
+                raise explain_loss(view, x, name, where, seen) from seen
             loss = self.loss.of_width(output, y, teacher)
             value = float(loss.detach())
             if not math.isfinite(value):
@@ -258,7 +261,10 @@ class _Run:
 
     def _resume(self) -> None:
         path = self.folder / CHECKPOINT if self.folder is not None else None
+        if path is not None and distributed.rank() == 0:
+            remove_partial(path)
         if path is None or not path.exists():
+            self.log.forget_epochs_from(0)
             self.log.event("start", recipe=self.recipe.as_dict(), description=self.description, torch=torch.__version__)
             return
         state = load_checkpoint(path)

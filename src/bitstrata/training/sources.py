@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any, Protocol
 
 from bitstrata.errors import BadData
@@ -59,7 +58,11 @@ class LoaderSource:
         sampler = getattr(self.train, "sampler", None)
         if sampler is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
-        return islice(iter(self.train), skip, None)
+        batches: Iterator[tuple[Any, Any]] = iter(self.train)
+        # At once, not when the first batch is taken: the caller sets the state of the random numbers in between.
+        for _ in range(skip):
+            next(batches, None)
+        return batches
 
     def test(self) -> Iterable[tuple[Any, Any]]:
         return self.test_loader  # type: ignore[no-any-return]

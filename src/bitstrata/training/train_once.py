@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bitstrata.codes import check_widths
 from bitstrata.errors import BadRecipe, BitstrataError, CheckpointDamaged, CheckpointMismatch
 from bitstrata.training.checkpoint import check_layout, load_checkpoint
 from bitstrata.training.fit import CHECKPOINT, fit
@@ -80,7 +81,7 @@ def train_once(
     chosen = plain_options(options or {})
     # Through JSON, so that what is compared on the next start is what a file can hold.
     own: dict[str, Any] = json.loads(json.dumps(dict(description or {})))
-    whole = {**own, "widths": [int(bits) for bits in widths], "stratify": chosen}
+    whole = {**own, "widths": list(check_widths(widths)), "stratify": chosen}
     how: dict[str, Any] = {
         "criterion": criterion,
         "tensorboard": tensorboard,
@@ -236,7 +237,7 @@ def _rebuild(path: Path, stored: _Stored) -> StratifiedNet:
 
 def _progress(path: Path, state: dict[str, Any], epochs: int) -> str:
     if state["epoch"] >= epochs:
-        return f"{path}: all of its {_epochs(epochs)} are done"
+        return f"{path}: it is finished"
     return f"{path} at epoch {state['epoch'] + 1} of {epochs}, step {state['step_in_epoch'] + 1}"
 
 
