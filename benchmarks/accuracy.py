@@ -29,7 +29,7 @@ def run(method: str, seed: int, arguments: argparse.Namespace) -> None:
 
     from bitstrata.baselines import lsq
     from bitstrata.training import Recipe, fit, stratify
-    from bitstrata.zoo import nets
+    from bitstrata.zoo import nets, recipes
     from bitstrata.zoo.data import load_data
 
     torch.manual_seed(seed)
@@ -37,15 +37,10 @@ def run(method: str, seed: int, arguments: argparse.Namespace) -> None:
     nets.load_float_weights(model, arguments.weights)
     kind, _, variant = method.partition("-")
     net = lsq(model, int(variant)) if kind == "lsq" else stratify(model, WIDTHS)
-    recipe = Recipe(
-        epochs=arguments.epochs,
-        learning_rate=arguments.learning_rate,
-        weight_decay=1e-4,
-        batch_size=arguments.batch_size,
-        norm_batches=30,
-        distill="cosine" if variant == "cosine" else "none",
-        seed=seed,
-    )
+    changes = {"distill": "cosine" if variant == "cosine" else "none", "seed": seed}
+    if arguments.epochs is not None:
+        changes["epochs"] = arguments.epochs
+    recipe = Recipe.from_dict(changes, recipes.recipe(arguments.recipe).recipe)
     folder = Path(arguments.work) / run_name(method, seed)
     description = {"method": method, "net": arguments.net, "data": arguments.data.partition(":")[0], "seed": seed}
     fit(net, load_data(arguments.data), recipe, folder=folder, description=description)
@@ -95,9 +90,8 @@ def main() -> None:
     parser.add_argument("--net", default="resnet20")
     parser.add_argument("--work", default="runs/accuracy", help="where checkpoints go")
     parser.add_argument("--results", default="results/cifar10-resnet20", help="where logs are kept")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--learning-rate", type=float, default=0.005)
+    parser.add_argument("--recipe", default="cifar10-short")
+    parser.add_argument("--epochs", type=int, help="other than the recipe's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--table", action="store_true", help="print the table of what is there and stop")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bitstrata.atomic import write_atomically
+from bitstrata.atomic import remove_partial, write_atomically
 
 OLD, NEW = b"the old content", b"the new content, which is longer"
 
@@ -191,3 +191,23 @@ def test_writers_at_the_same_time_leave_one_whole_file(target: Path) -> None:
         thread.join()
     assert not failures
     assert list(contents(target.parent)) == [target.name]
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    kept = {"run [1].pt", ".run [1].pt.backup", ".run 1.pt.ab12.partial", "other.partial"}
+    for name in (*kept, ".run [1].pt.ab12.partial", ".run [1].pt.cd34.partial"):
+        (tmp_path / name).write_bytes(OLD)
+    remove_partial(tmp_path / "run [1].pt")
+    assert set(contents(tmp_path)) == kept
+
+
+def test_a_killed_writer_leaves_a_file_that_is_found(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name that writing gives its temporary file is the one that removing looks for."""
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", raising(KeyboardInterrupt()))
+        patched.setattr(Path, "unlink", lambda *_, **__: None)  # a killed process cleans nothing up
+        with pytest.raises(KeyboardInterrupt):
+            write_atomically(target, NEW)
+    assert len(contents(target.parent)) == 2
+    remove_partial(target)
+    assert contents(target.parent) == {target.name: OLD}

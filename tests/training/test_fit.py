@@ -145,9 +145,10 @@ def test_history_log_and_files(tmp_path: Path) -> None:
 
 
 def test_training_lowers_the_loss_of_every_width() -> None:
-    history = bs.fit(perceptron(), digits(), replace(RECIPE, epochs=20, learning_rate=0.1))
+    history = bs.fit(perceptron(), digits(), replace(RECIPE, epochs=30, learning_rate=0.1, distill="none"))
     for width in ("2", "3", "4"):
-        assert history[-1].loss[width] < 0.8 * history[0].loss[width]
+        assert history[-1].loss[width] < 0.9 * history[0].loss[width]
+        assert history[-1].accuracy[width].top1 > 30  # a guess is right in one of ten
 
 
 def test_the_accuracy_is_counted_right() -> None:
@@ -388,7 +389,7 @@ def uninterrupted(case: str) -> tuple[bs.StratifiedNet, list[Epoch]]:
 
 @pytest.mark.parametrize(
     ("case", "steps"),
-    [(case, steps) for case in CASES for steps in ((2, 4) if case == "zoo data" else range(1, 2 * STEPS))],
+    [(case, steps) for case in CASES for steps in (range(1, 2 * STEPS) if case == "loaders" else (2, 3, 4))],
 )
 def test_a_run_that_failed_at_any_step_ends_as_one_that_did_not(case: str, steps: int, tmp_path: Path) -> None:
     make, data, recipe = CASES[case]
@@ -466,7 +467,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert evaluate(net, digits().test.batches(30)) == history[-1].accuracy
 
 
-@pytest.mark.parametrize("moment", ["between steps", "while writing"])
+@pytest.mark.parametrize("moment", [pytest.param("between steps", marks=pytest.mark.long), "while writing"])
 def test_a_killed_run_ends_as_one_that_was_not(moment: str, tmp_path: Path) -> None:
     """By SIGKILL, after which a process can do nothing more."""
     steps = random.SystemRandom().randint(1, 2 * STEPS - 1)

@@ -389,6 +389,8 @@ def test_gradients_add_up_and_nothing_is_kept_between_steps() -> None:
     minimum_norm.backward(loss.per_width(net(x), y))
     for name, twice in taken(net).items():
         torch.testing.assert_close(twice, 2 * once[name])
+    outputs = net(x)
+    assert list(minimum_norm.backward(loss.per_width({bits: outputs[bits] for bits in (2, 4)}, y))) == [4, 2]
 
 
 def test_frozen_and_unused_parameters_are_left_alone() -> None:

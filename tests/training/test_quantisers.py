@@ -796,6 +796,21 @@ def test_evaluation_with_gradients_gives_the_exact_value_and_the_gradients_of_tr
             torch.testing.assert_close(evaluated, trained, rtol=1e-2 if autocast else 1e-5, atol=1e-2 * scale)
 
 
+def test_no_error_of_the_simulation_reaches_the_evaluated_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = stratified(nn.Linear(6, 4), (2, 4))
+    x = torch.randn(3, 6)
+    net(x)
+    layer = layer_at(net.eval(), 2)
+    with torch.no_grad():
+        exact = layer(x)
+    simulated = layer._simulated
+    # So far off that a sum with the difference would round.
+    monkeypatch.setattr(layer, "_simulated", lambda value: simulated(value) + 1e6)
+    output = layer(x)
+    assert output.requires_grad
+    assert torch.equal(output, exact)
+
+
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_converted_network_keeps_its_type_in_both_modes(kind: torch.dtype, grad: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitstrata.errors import BadData
 from bitstrata.training import distributed
 from bitstrata.training.modes import modes_kept
 from bitstrata.training.net import StratifiedNet
@@ -53,6 +54,8 @@ def evaluate(
                 hits[row] += torch.tensor([best[:, 0].sum(), best.any(-1).sum(), len(y)], dtype=torch.float64)
             on_batch()
     hits = distributed.total(hits)
+    if not hits[:, 2].all():
+        raise BadData("there is not one sample to evaluate on")
     return {
         name: Accuracy(100 * float(one / count), 100 * float(five / count), int(count))
         for name, (one, five, count) in zip(views, hits, strict=True)

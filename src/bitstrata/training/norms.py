@@ -10,7 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bitstrata.errors import CannotStratify
 from bitstrata.training import distributed
+from bitstrata.training.layers import Bound
 from bitstrata.training.modes import modes_kept
 
 if TYPE_CHECKING:
@@ -58,17 +60,18 @@ class SynchronisedBatchNorm(_BatchNorm):
             return super().forward(input)
         axes = [axis for axis in range(input.dim()) if axis != 1]
         shape = [-1 if axis == 1 else 1 for axis in range(input.dim())]
-        wide = input.float()
-        count = wide.numel() / wide.shape[1]
-        local = torch.cat([wide.sum(axes), wide.square().sum(axes), wide.new_tensor([count])])
-        everywhere: Tensor = _TotalOverProcesses.apply(local)  # type: ignore[no-untyped-call]
-        channels = wide.shape[1]
-        total = everywhere[-1].detach()
-        mean = everywhere[:channels] / total
-        variance = everywhere[channels : 2 * channels] / total - mean.square()
+        wide = input if input.dtype == torch.float64 else input.float()
+        # Sums in float64, and of deviations from the common mean: the difference between the mean square and the square
+        # of the mean has no digits left where the variance is small beside them.
+        count = wide.new_tensor([wide.numel() / wide.shape[1]], dtype=torch.float64)
+        sums = _total(torch.cat([wide.sum(axes, dtype=torch.float64), count]))
+        total = sums[-1].detach()
+        mean = sums[:-1] / total
+        centred = wide - mean.to(wide.dtype).view(shape)
+        variance = _total(centred.square().sum(axes, dtype=torch.float64)) / total
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
             self._follow(mean.detach(), variance.detach() * total / (total - 1), self.running_mean, self.running_var)
-        normalised = (wide - mean.view(shape)) * torch.rsqrt(variance.view(shape) + self.eps)
+        normalised = centred * torch.rsqrt(variance + self.eps).to(wide.dtype).view(shape)
         if self.affine:
             normalised = normalised * self.weight.view(shape) + self.bias.view(shape)
         return normalised.to(input.dtype)
@@ -77,8 +80,8 @@ class SynchronisedBatchNorm(_BatchNorm):
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        running_mean.lerp_(mean, momentum)
-        running_var.lerp_(variance, momentum)
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        running_var.lerp_(variance.to(running_var.dtype), momentum)
 
 
 class _TotalOverProcesses(torch.autograd.Function):
@@ -97,18 +100,19 @@ class _TotalOverProcesses(torch.autograd.Function):
         return total
 
 
+def _total(x: Tensor) -> Tensor:
+    return _TotalOverProcesses.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def synchronise_norms(model: nn.Module) -> nn.Module:
-    """Replaces every BatchNorm of a float model, in place, by one that spans all processes; before `stratify`."""
-    for name, child in model.named_children():
-        if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-            assert isinstance(child, _BatchNorm)
-            synchronised = SynchronisedBatchNorm(
-                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
-            )
-            synchronised.to(next(child.parameters(), torch.empty(0)).device)
-            synchronised.load_state_dict(child.state_dict())
-            synchronised.train(child.training)
-            setattr(model, name, synchronised)
-        else:
-            synchronise_norms(child)
+    """Makes every BatchNorm of a float model, in place, one that spans all processes; before `stratify`."""
+    if any(isinstance(module, Bound) for module in model.modules()):
+        raise CannotStratify(
+            "this network is already stratified, and its widths hold norms of their own: call synchronise_norms on the "
+            "float model, before stratify"
+        )
+    for module in model.modules():
+        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+            # The module stays the one that others may refer to, with its tensors, flags and hooks.
+            module.__class__ = SynchronisedBatchNorm
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from bitstrata.errors import BadData
+from bitstrata.errors import BadData, BadRecipe
 from bitstrata.training import distributed
 from bitstrata.training.recipe import Recipe
 
@@ -29,6 +29,8 @@ class DataSource:
     def __init__(self, data: Any, recipe: Recipe) -> None:
         self.data, self.recipe = data, recipe
         self.part = {"rank": distributed.rank(), "world": distributed.world()}
+        if recipe.batch_size % self.part["world"]:
+            raise BadRecipe(f"batch_size = {recipe.batch_size} cannot be split over {self.part['world']} processes")
 
     def steps(self) -> int:
         return int(self.data.train.batch_count(self.recipe.batch_size, training=True))

@@ -54,7 +54,7 @@ _PAPER_RESNET50 = Recipe.from_dict({"batch_size": 128, "float_learning_rate": 0.
 _PAPER_GIVEN_FLOAT = Recipe.from_dict({"float_epochs": 0}, _PAPER_RESNET34)
 
 # Two epochs are too few for the moving averages of the norms to follow the weights, so they are re-estimated.
-_SHORT = Recipe(epochs=2, batch_size=128, learning_rate=0.02, norm_batches=30)
+_SHORT = Recipe(epochs=2, batch_size=64, learning_rate=0.005, norm_batches=30)
 
 RECIPES: Mapping[str, NamedRecipe] = MappingProxyType(
     {
@@ -94,7 +94,7 @@ RECIPES: Mapping[str, NamedRecipe] = MappingProxyType(
             _SHORT, "two epochs of all widths on CIFAR-10, from given float weights", "resnet20", "cifar10"
         ),
         "fashion-mnist-short": NamedRecipe(
-            Recipe.from_dict({"float_epochs": 3}, _SHORT),
+            Recipe.from_dict({"float_epochs": 3, "learning_rate": 0.02}, _SHORT),
             "Fashion-MNIST from scratch: three float epochs, then two of all widths",
             "resnet8",
             "fashion-mnist",
