@@ -76,7 +76,7 @@ def make_step(kind: str, net_name: str, batch: int) -> Callable[[], None]:
 
 def with_plain_quantisers(step: Callable[[], None]) -> Callable[[], None]:
     """The step with the native quantisers replaced by autograd through elementary torch operations."""
-    from bitstrata.training import layers
+    from bitstrata.training import steps
     from bitstrata.training.quantisers import Grid
 
     def chain(x: torch.Tensor, s: torch.Tensor, floor: torch.Tensor, grid: Grid, scale: float) -> torch.Tensor:
@@ -89,12 +89,12 @@ def with_plain_quantisers(step: Callable[[], None]) -> Callable[[], None]:
         return (down + (lowered - down).detach()) * (scaled_step * 2.0**grid.dropped)
 
     def replaced() -> None:
-        kept = layers.fake_quantise
-        layers.fake_quantise = chain
+        kept = steps.fake_quantise
+        steps.fake_quantise = chain
         try:
             step()
         finally:
-            layers.fake_quantise = kept
+            steps.fake_quantise = kept
 
     return replaced
 

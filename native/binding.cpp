@@ -12,7 +12,8 @@ using namespace nb::literals;
 
 namespace {
 
-// Any dense layout: the caller makes sure that all tensors of a call are laid out alike.
+// Any dense layout: the caller makes sure that all tensors of a call are laid out alike. Arguments are never converted:
+// results written to a converted copy would be lost without a word.
 using Tensor = nb::ndarray<float, nb::device::cpu>;
 using ReadOnly = nb::ndarray<const float, nb::device::cpu>;
 
@@ -40,7 +41,7 @@ NB_MODULE(_native, m) {
             bitstrata::fake_quantise(x.data(), steps.data(), out.data(), steps.size(), row,
                                      {low, high, dropped, compensated}, threads);
         },
-        "x"_a, "steps"_a, "out"_a, "low"_a, "high"_a, "dropped"_a, "compensated"_a, "threads"_a);
+        "x"_a.noconvert(), "steps"_a.noconvert(), "out"_a.noconvert(), "low"_a, "high"_a, "dropped"_a, "compensated"_a, "threads"_a);
 
     m.def(
         "fake_quantise_backward",
@@ -55,8 +56,8 @@ NB_MODULE(_native, m) {
                                               step_gradients.data(), steps.size(), row,
                                               {low, high, dropped, compensated}, threads);
         },
-        "gradient"_a, "x"_a, "steps"_a, "x_gradient"_a, "step_gradients"_a, "low"_a, "high"_a, "dropped"_a,
-        "compensated"_a, "threads"_a);
+        "gradient"_a.noconvert(), "x"_a.noconvert(), "steps"_a.noconvert(), "x_gradient"_a.noconvert(),
+        "step_gradients"_a.noconvert(), "low"_a, "high"_a, "dropped"_a, "compensated"_a, "threads"_a);
 
     m.def("has_thread_pool", &bitstrata::has_thread_pool,
           "Whether an OpenMP pool was found in the process; without one kernels run on the calling thread.");

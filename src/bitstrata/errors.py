@@ -41,6 +41,10 @@ class NotFinite(BitstrataError, FloatingPointError):
     """A NaN or infinity, with the layer or batch where it was first seen."""
 
 
+class BadOption(BitstrataError, ValueError):
+    """An argument that is none of the choices there are."""
+
+
 class BadRecipe(BitstrataError, ValueError):
     """A recipe or configuration file with an unknown field or an impossible value."""
 

@@ -13,8 +13,9 @@ from torch.nn import functional
 from bitstrata import codes
 from bitstrata.errors import NotCalibrated, NotFinite
 from bitstrata.training.calibration import BINS, ActivationInit, Histogram, choose_step
-from bitstrata.training.layers import ActivationQuantiser, StratifiedLayer
+from bitstrata.training.layers import StratifiedLayer
 from bitstrata.training.net import StratifiedNet
+from bitstrata.training.steps import ActivationQuantiser
 from bitstrata.training.stratify import stratify
 
 KINDS: dict[str, Callable[[Tensor], Tensor]] = {

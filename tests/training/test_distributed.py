@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 import bitstrata as bs
 from bitstrata.errors import CannotStratify
 from bitstrata.training import distributed, evaluate, recalculate_norms, synchronise_norms
-from bitstrata.training.layers import PerWidth
+from bitstrata.training.bound import PerWidth
 from bitstrata.training.norms import SynchronisedBatchNorm
 from bitstrata.zoo import nets
 from bitstrata.zoo.data import ArraySplit, CropAndFlip, Data, InputDescription

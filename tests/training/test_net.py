@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import bitstrata as bs
 from bitstrata.errors import NotCalibrated
 from bitstrata.training import evaluate, recalculate_norms
-from bitstrata.training.layers import PerWidth
+from bitstrata.training.bound import PerWidth
 from bitstrata.zoo import nets
 
 

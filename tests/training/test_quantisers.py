@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from bitstrata import _native, codes
 from bitstrata.training import layers, quantisers
-from bitstrata.training.layers import Options, StratifiedLayer
+from bitstrata.training.layers import StratifiedLayer
 from bitstrata.training.net import StratifiedNet
+from bitstrata.training.options import Options
 from bitstrata.training.quantisers import (
     Grid,
     activation_grid,

@@ -15,7 +15,8 @@ from torch.nn.utils import parametrizations, prune
 import bitstrata as bs
 from bitstrata import codes
 from bitstrata.errors import BadWidths, CannotStratify, LayerBypassed, NotCalibrated, NothingToStratify, UnknownWidth
-from bitstrata.training.layers import PerWidth, StratifiedConv2d, StratifiedLayer, StratifiedLinear
+from bitstrata.training.bound import PerWidth
+from bitstrata.training.layers import StratifiedConv2d, StratifiedLayer, StratifiedLinear
 from bitstrata.zoo import nets
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {

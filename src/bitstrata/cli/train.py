@@ -16,7 +16,7 @@ from bitstrata.errors import BadRecipe, UnknownNet
 from bitstrata.training import Recipe, distributed, load_checkpoint, train_once
 from bitstrata.training.calibration import ActivationInit
 from bitstrata.training.fit import CHECKPOINT
-from bitstrata.training.layers import NormMode
+from bitstrata.training.options import NormMode
 from bitstrata.training.stratify import Ends
 from bitstrata.training.train_once import FLOAT_FOLDER
 from bitstrata.training.weight_steps import WeightInit

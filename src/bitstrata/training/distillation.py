@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.nn import functional
+
+from bitstrata.errors import BadOption
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 Distillation = Literal["cosine", "kl"] | Distance | None
@@ -34,5 +36,14 @@ def distance(choice: Distillation) -> Distance | None:
         return choice
     known: dict[str, Distance] = {"cosine": cosine_distance, "kl": kl_divergence}
     if choice not in known:
-        raise ValueError(f"distill={choice!r} is not known; use 'cosine', 'kl', None or a function of two outputs")
-    return known[choice]
+        raise BadOption(f"distill={choice!r} is not known; use 'cosine', 'kl', None or a function of two outputs")
+
+    def of_tensors(teacher: Any, student: Any) -> Tensor:
+        if not isinstance(student, Tensor):
+            raise BadOption(
+                f"distill={choice!r} compares tensors of class scores, but the model returns a "
+                f"{type(student).__name__}. Give JointLoss a function of teacher and student output instead"
+            )
+        return known[choice](teacher, student)
+
+    return of_tensors

@@ -26,7 +26,7 @@ from bitstrata.training.evaluate import Accuracy, evaluate, passes
 from bitstrata.training.finite import check_gradients, explain_loss
 from bitstrata.training.net import StratifiedNet
 from bitstrata.training.norms import recalculate_norms
-from bitstrata.training.objectives import Criterion, JointLoss, MinimumNorm
+from bitstrata.training.objectives import Criterion, JointLoss, MinimumNorm, detached
 from bitstrata.training.parameter_groups import parameter_groups
 from bitstrata.training.recipe import Recipe
 from bitstrata.training.run_log import RunLog
@@ -174,7 +174,7 @@ class _Run:
                 self.combiner.collect(int(name), loss)
             else:
                 (loss / len(views)).backward()  # type: ignore[no-untyped-call]
-            teacher = output.detach() if self.loss.distance is not None else None
+            teacher = detached(output) if self.loss.distance is not None else None
             self._add(f"loss {name}", value)
             del output, loss
         if self.combiner is not None:

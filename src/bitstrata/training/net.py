@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from bitstrata.errors import LayerBypassed, NothingToStratify, UnknownWidth
-from bitstrata.training.layers import ActivationQuantiser, Bound, Options, PerWidth, StratifiedLayer, WeightQuantiser
+from bitstrata.training.bound import Bound, PerWidth
+from bitstrata.training.layers import StratifiedLayer
 from bitstrata.training.modes import modes_kept
 from bitstrata.training.norms import recalculate_norms
+from bitstrata.training.options import Options
+from bitstrata.training.steps import ActivationQuantiser, WeightQuantiser
 
 if TYPE_CHECKING:
     from bitstrata.training.stratify import LayerReport

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bitstrata.errors import CannotStratify
 from bitstrata.training import distributed
-from bitstrata.training.layers import Bound
+from bitstrata.training.bound import Bound
 from bitstrata.training.modes import modes_kept
 
 if TYPE_CHECKING:

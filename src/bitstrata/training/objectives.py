@@ -54,7 +54,7 @@ class JointLoss:
         """One width's loss, given the output of the next higher width where there is one."""
         loss = self.criterion(output, target)
         if self.distance is not None and teacher is not None:
-            loss = loss + self.weight * self.distance(teacher.detach(), output)
+            loss = loss + self.weight * self.distance(detached(teacher), output)
         return loss
 
 
@@ -150,6 +150,17 @@ def minimum_norm_weights(
         weights = np.clip(weights + stride * direction, 0.0, None)
         weights /= weights.sum()
     return weights
+
+
+def detached(output: Any) -> Any:
+    """The output without its history, whatever a model puts its tensors in."""
+    if isinstance(output, Tensor):
+        return output.detach()
+    if isinstance(output, Mapping):
+        return {key: detached(value) for key, value in output.items()}
+    if isinstance(output, (tuple, list)):
+        return [detached(value) for value in output]
+    return output
 
 
 def _accumulate(parameter: nn.Parameter, gradient: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from bitstrata.training.layers import ActivationQuantiser, WeightQuantiser
+from bitstrata.training.steps import ActivationQuantiser, WeightQuantiser
 
 #: Modules of which no parameter is ever decayed.
 UNDECAYED: tuple[type[nn.Module], ...] = (

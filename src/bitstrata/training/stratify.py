@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import nn
@@ -13,19 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
 from bitstrata.codes import check_widths
-from bitstrata.errors import CannotStratify, NothingToStratify
+from bitstrata.errors import BadOption, CannotStratify, NothingToStratify
+from bitstrata.training.bound import PerWidth
 from bitstrata.training.calibration import ActivationInit
-from bitstrata.training.layers import (
-    NormMode,
-    Options,
-    PerWidth,
-    StratifiedConv2d,
-    StratifiedLayer,
-    StratifiedLinear,
-    WeightQuantiser,
-)
+from bitstrata.training.layers import StratifiedConv2d, StratifiedLayer, StratifiedLinear
 from bitstrata.training.modes import modes_kept
 from bitstrata.training.net import StratifiedNet, unregistered_modules
+from bitstrata.training.options import NormMode, Options
+from bitstrata.training.steps import WeightQuantiser
 from bitstrata.training.weight_steps import WeightInit
 
 Choice = Callable[[str, nn.Module], bool] | Collection[str]
@@ -95,11 +90,12 @@ def stratify(
         per_channel=per_channel,
         compensated=compensated,
         norms=norms,
-        own_ends=ends == "own",
         weight_init=weight_init,
         activation_init=activation_init,
         normalise_step_gradients=normalise_step_gradients,
     )
+    if ends not in get_args(Ends):
+        raise BadOption(f"ends={ends!r} is not one of {', '.join(get_args(Ends))}")
     if isinstance(model, StratifiedNet):
         raise CannotStratify("this network is already stratified")
     layers = _convertible(model, keep_float)
