@@ -606,28 +606,27 @@ def test_the_inductor_computes_the_same() -> None:
 def test_autocast_leaves_steps_and_rounding_in_float32() -> None:
     net = small_net()
     x, y = images(), torch.randint(0, 5, (4,))
-    rounded: list[tuple[torch.dtype, Tensor]] = []
+    seen: list[torch.dtype] = []
 
     def look(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        step = module.step_2.detach()
-        whole = (output.detach().float() / step).round()
-        # Codes times a float32 step, rounded to the type of the tensor and no further.
-        assert torch.equal((whole * step).to(output.dtype), output)
-        assert whole.unique().numel() <= 4
-        rounded.append((inputs[0].dtype, whole))
+        (values,) = inputs
+        step, zero_point = module.step_4.detach(), int(module.zero_point_4)
+        codes = torch.clamp(torch.round(values.float() * step.reciprocal()), -zero_point, 15 - zero_point)
+        assert torch.equal(output, (codes * step).to(values.dtype))
+        seen.append(values.dtype)
 
-    hook = net.at(2, joint=True).conv2.input_quantiser.register_forward_hook(look)
+    hook = net.at(4, joint=True).conv2.input_quantiser.register_forward_hook(look)
     weights: list[Tensor] = []
-    other = net.at(2, joint=True).conv2.weight_quantiser.register_forward_hook(lambda m, i, out: weights.append(out))
+    other = net.at(4, joint=True).conv2.weight_quantiser.register_forward_hook(lambda m, i, out: weights.append(out))
     with torch.autocast("cpu", torch.bfloat16):
         outputs = net(x)
         loss = bs.JointLoss(distill="cosine")(outputs, y)
     loss.backward()
     hook.remove()
     other.remove()
-    assert rounded[0][0] == torch.bfloat16
+    assert seen == [torch.bfloat16]
     assert weights[0].dtype == torch.float32
-    torch.testing.assert_close(weights[0], net.at(2).conv2.weight_quantiser(net.model.conv2.weight), rtol=0, atol=0)
+    assert torch.equal(weights[0], net.at(4).conv2.weight_quantiser(net.model.conv2.weight))
     for name, parameter in net.named_parameters():
         assert parameter.dtype == torch.float32
         assert parameter.grad is not None, name

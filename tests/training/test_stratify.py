@@ -1,6 +1,7 @@
 """`stratify`: which layers become what, in which networks, and what is refused."""
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -502,6 +503,16 @@ def test_a_module_under_two_names_stays_one() -> None:
     assert int(net.model.norm_a.copies["2"].num_batches_tracked) == 2
 
 
+def test_a_module_under_two_names_is_kept_by_either() -> None:
+    for name in ("a", "b"):
+        shared = nn.Linear(4, 4)
+        layers = {"first": nn.Linear(4, 4), "a": shared, "b": shared, "c": nn.Linear(4, 4), "last": nn.Linear(4, 4)}
+        model = Called(lambda self, x: self.last(self.c(self.b(self.a(self.first(x))))), **layers)
+        net = bs.stratify(model, keep_float=[name])
+        assert quantised_names(net) == ["c"]
+        assert net.model.a is net.model.b is shared
+
+
 def test_a_module_called_twice_is_calibrated_on_both_calls() -> None:
     model = Called(
         lambda self, x: self.last(self.twice(5 * self.twice(self.first(x)))),
@@ -718,6 +729,27 @@ def test_the_source_model_itself_cannot_be_called() -> None:
     net = bs.stratify(perceptron(4, 4, 4, 4))
     with pytest.raises(LayerBypassed, match=r"'2' was called outside any width"):
         net.model(torch.randn(2, 4))
+
+
+def test_what_cannot_be_copied_is_named() -> None:
+    model = nn.Sequential(*perceptron(4, 4, 4, 4))
+    model[1].guard = threading.Lock()
+    with pytest.raises(CannotStratify, match=r"'1\.guard' cannot be copied"):
+        bs.stratify(model)
+
+
+def test_tensors_in_plain_attributes_are_shared_by_all_widths() -> None:
+    model = Called(lambda self, x: self.body(x) + self.shift + self.tables["a"][0], body=perceptron(4, 4, 4, 4))
+    model.shift = torch.zeros(4)
+    model.tables = {"a": [torch.zeros(4)]}
+    net = bs.stratify(model)
+    x = torch.randn(3, 4)
+    net(x)
+    net.eval()
+    before = net.at(2)(x)
+    net.model.shift += 1.0
+    net.model.tables["a"][0] += 2.0
+    torch.testing.assert_close(net.at(2)(x), before + 3.0)
 
 
 # Widths

@@ -82,7 +82,7 @@ class PerWidth(Bound):
             for name, parameter in chosen.named_parameters()
             if name not in self.shared_names
         }
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or any("." in name for name in scaled):
             return torch.func.functional_call(chosen, scaled, (x,))  # type: ignore[no-any-return]
         # The same without putting anything into the module, which other threads may be running.
         stand_in = copy.copy(chosen)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from bitstrata.errors import LayerBypassed, NothingToStratify, UnknownWidth
+from bitstrata.errors import CannotStratify, LayerBypassed, NothingToStratify, UnknownWidth
 from bitstrata.training.bound import Bound, PerWidth
 from bitstrata.training.layers import StratifiedLayer
 from bitstrata.training.modes import modes_kept
@@ -171,16 +171,17 @@ def _bind(model: nn.Module, bits: int, own_gain: float) -> nn.Module:
     for module in model.modules():
         for held in (module._parameters, module._buffers):
             kept[id(held)] = held
-        for value in vars(module).values():
-            if isinstance(value, Tensor):
-                kept[id(value)] = value
+        kept.update((id(tensor), tensor) for tensor in _held_in(list(vars(module).values()), Tensor))
         if isinstance(module, ActivationQuantiser):
             kept[id(module.state)] = module.state
     registered = set(model.modules())
     for _, module in unregistered_modules(model):
         if registered.isdisjoint(module.modules()):
             kept[id(module)] = module
-    view = copy.deepcopy(model, kept)
+    try:
+        view = copy.deepcopy(model, dict(kept))
+    except (TypeError, RuntimeError) as error:
+        raise CannotStratify(_uncopied(model, kept, error)) from error
     for module in view.modules():
         if isinstance(module, Bound):
             module.bits = bits
@@ -196,15 +197,35 @@ def unregistered_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         for attribute, value in vars(module).items():
             if attribute != "_modules":
                 place = f"{name}.{attribute}" if name else attribute
-                yield from ((place, held) for held in _modules_in(value, depth=3) if held not in registered)
+                yield from ((place, held) for held in _held_in(value, nn.Module) if held not in registered)
 
 
-def _modules_in(value: Any, depth: int) -> Iterator[nn.Module]:
-    if isinstance(value, nn.Module):
+Held = TypeVar("Held")
+
+
+def _held_in(value: Any, kind: type[Held], depth: int = 4) -> Iterator[Held]:
+    """The objects of a kind that `value` is, or holds in lists and dictionaries."""
+    if isinstance(value, kind):
         yield value
     elif depth and isinstance(value, (list, tuple, set, dict)):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _modules_in(item, depth - 1)
+            yield from _held_in(item, kind, depth - 1)
+
+
+def _uncopied(model: nn.Module, kept: dict[int, Any], error: Exception) -> str:
+    """Says which attribute of the model cannot be copied."""
+    place = type(model).__name__
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            try:
+                if attribute != "_modules":
+                    copy.deepcopy(value, dict(kept))
+            except (TypeError, RuntimeError):
+                place = f"{name}.{attribute}" if name else attribute
+    return (
+        f"{place!r} cannot be copied ({error}), and each width runs a copy of the model that shares its tensors. "
+        f"Create it when it is first used, or give its class a __deepcopy__"
+    )
 
 
 class _FirstCall:

@@ -98,14 +98,15 @@ def stratify(
         raise BadOption(f"ends={ends!r} is not one of {', '.join(get_args(Ends))}")
     if isinstance(model, StratifiedNet):
         raise CannotStratify("this network is already stratified")
-    layers = _convertible(model, keep_float)
+    kept = _kept(model, keep_float)
+    layers = _convertible(model, keep_float, kept)
     chosen, at_ends = _choose(model, layers, quantise, ends, example)
     if not chosen:
         raise NothingToStratify(
             f"{type(model).__name__} has {len(layers)} convolution and linear layers that could be quantised, and none "
             f"is left after the choice made (the first and last stay float). Use ends='quantised' or quantise=[names]"
         )
-    converter = _Converter(options, chosen, at_ends if ends == "own" else set(), keep_float)
+    converter = _Converter(options, chosen, at_ends if ends == "own" else set(), kept)
     model = converter.convert_root(model)
     return StratifiedNet(model, options, tuple(converter.report))
 
@@ -114,15 +115,18 @@ def _matches(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _convertible(model: nn.Module, keep_float: Collection[str]) -> dict[str, nn.Module]:
+def _kept(model: nn.Module, keep_float: Collection[str]) -> set[nn.Module]:
+    """The modules to leave as they are, with all that is in them, under whichever of their names they were named."""
+    named = [module for name, module in model.named_modules(remove_duplicate=False) if _matches(name, keep_float)]
+    return {inner for module in named for inner in module.modules()}
+
+
+def _convertible(model: nn.Module, keep_float: Collection[str], kept: set[nn.Module]) -> dict[str, nn.Module]:
     """The layers that have a stratified form, by name, in order of registration; an error for what has none."""
     _refuse_unregistered(model, keep_float)
     found: dict[str, nn.Module] = {}
-    kept_prefixes: list[str] = []
     for name, module in model.named_modules():
-        if _matches(name, keep_float):
-            kept_prefixes.append(name + ".")
-        if _matches(name, keep_float) or any(name.startswith(prefix) for prefix in kept_prefixes):
+        if module in kept:
             continue
         kind = type(module).__name__
         if isinstance(module, nn.modules.lazy.LazyModuleMixin):
@@ -200,12 +204,12 @@ class _Converter:
     """Replaces modules in place. What was one module, or one weight, stays one."""
 
     def __init__(
-        self, options: Options, chosen: set[nn.Module], own_ends: set[nn.Module], keep_float: Collection[str]
+        self, options: Options, chosen: set[nn.Module], own_ends: set[nn.Module], kept: set[nn.Module]
     ) -> None:
         self.options = options
         self.chosen = chosen
         self.own_ends = own_ends
-        self.keep_float = keep_float
+        self.kept = kept
         self.replaced: dict[nn.Module, nn.Module] = {}
         self.weight_quantisers: dict[nn.Parameter, WeightQuantiser] = {}
         self.report: list[LayerReport] = []
@@ -222,7 +226,7 @@ class _Converter:
             if child is None:
                 continue
             name = f"{prefix}{child_name}"
-            if _matches(name, self.keep_float):
+            if child in self.kept:
                 self._note(name, child, "float (kept)")
                 continue
             replacement = self._replacement(name, child)
