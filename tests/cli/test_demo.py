@@ -1,11 +1,9 @@
 """`bitstrata demo`, with a recipe that is shorter still."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from bitstrata.cli import demo
 from bitstrata.cli.main import main
@@ -15,12 +13,9 @@ from bitstrata.zoo.recipes import NamedRecipe
 
 
 @pytest.fixture(autouse=True)
-def _short_and_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = NamedRecipe(Recipe(epochs=1, float_epochs=1, batch_size=512), "one epoch each", "resnet8", "digits")
     monkeypatch.setattr(demo, "recipe", lambda name: recipe)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """`bitstrata eval`: the numbers of training again, and what it refuses."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,6 @@ from PIL import Image
 
 from bitstrata.cli.main import main
 from bitstrata.training import load_checkpoint
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

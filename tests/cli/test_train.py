@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,6 @@ from bitstrata.zoo.nets import build
 
 TINY = ["--limit", "64", "--batch-size", "32", "--epochs", "1", "--float-epochs", "0", "--norm-batches", "0"]
 LONG = pytest.mark.long
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    """The command sets the number of threads for its own process, which here is that of all tests."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def train(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:

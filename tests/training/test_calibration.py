@@ -1,7 +1,7 @@
 """Steps and zero points from data: near the best there is, and sane for data that are odd."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -28,16 +28,6 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "heavy tails": lambda x: x * x.abs(),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-
-
-@pytest.fixture(autouse=True)
-def fixed_seed_and_one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine would take most of the time of tests this small."""
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def samples(kind: Callable[[Tensor], Tensor], count: int = 20_000) -> Tensor:

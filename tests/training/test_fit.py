@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,16 +34,6 @@ from bitstrata.zoo.data import ArraySplit, Data, load_data
 
 RECIPE = bs.Recipe(epochs=2, batch_size=16, learning_rate=0.05)
 STEPS = 3  # in an epoch
-
-
-@pytest.fixture(autouse=True)
-def one_thread_and_a_fixed_seed() -> Iterator[None]:
-    """One thread, because the order of sums depends on their number and runs are compared to the bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 @cache
@@ -618,6 +608,18 @@ def test_a_gradient_that_is_not_finite_is_named_before_it_reaches_a_weight() -> 
         bs.fit(net, digits(), RECIPE, criterion=criterion)
     moved = [n for n, p in net.named_parameters() if "input_quantiser" not in n and not torch.equal(p, before[n])]
     assert moved == []
+
+
+def test_what_its_owner_froze_stays_frozen() -> None:
+    net = small_net()
+    net.train()
+    frozen = next(module for module in net.model.modules() if isinstance(module, nn.BatchNorm2d))
+    frozen.eval()
+    before = {name: buffer.clone() for name, buffer in frozen.named_buffers()}
+    bs.fit(net, digits(), bs.Recipe(epochs=1, batch_size=16))
+    assert not frozen.training
+    for name, buffer in frozen.named_buffers():
+        assert torch.equal(buffer, before[name])
 
 
 def killed_run(folder: str, moment: str, steps: str) -> None:

@@ -23,16 +23,6 @@ from bitstrata.training.bound import PerWidth
 from bitstrata.zoo import nets
 
 
-@pytest.fixture(autouse=True)
-def one_thread_and_a_fixed_seed() -> Iterator[None]:
-    """The networks here are too small to gain from a second thread, and suffer where cores are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-
-
 class SmallNet(nn.Module):
     """Two quantised convolutions with norms, one of them after a signed input, and a residual addition."""
 
@@ -693,3 +683,18 @@ def test_accumulated_minimum_norm_gradients_add() -> None:
     for rows in (slice(0, 4), slice(4, 8)):
         combiner.backward(bs.JointLoss().per_width(net(x[rows]), y[rows]))
     assert_close_gradients(gradients_of(net), {name: parts[0][name] + parts[1][name] for name in parts[0]})
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_may_work_in_place_on_what_a_layer_returns(training: bool) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 3), nn.Flatten()
+    )
+    net = bs.stratify(model, (2, 4))
+    x = torch.randn(2, 3, 9, 9)
+    net(x)
+    net.train(training)
+    loss = sum(output.square().mean() for output in net(x).values())
+    assert isinstance(loss, Tensor)
+    loss.backward()
+    assert all(layer.weight.grad is not None for _, layer in net.stratified_layers())

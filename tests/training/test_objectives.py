@@ -1,7 +1,7 @@
 """One update from several widths: whose loss reaches which parameter, and with what weight."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,6 @@ from bitstrata.training.stratify import stratify
 
 WIDTHS = (2, 3, 4)
 Gradients = dict[str, Tensor]
-
-
-@pytest.fixture(autouse=True)
-def fixed_seed_and_one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine would take most of the time of tests this small."""
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def small_net(widths: tuple[int, ...] = WIDTHS, **options: Any) -> StratifiedNet:

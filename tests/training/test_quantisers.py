@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,16 +44,6 @@ every_grid = pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS.keys())
 
 # Around the 32 lanes of one vector loop, and around the 32768 elements of one chunk.
 SIZES = [0, 1, 31, 32, 33, 32767, 32768, 32769, 100_003]
-
-
-@pytest.fixture(autouse=True)
-def fixed_seed_and_one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine would take most of the time of tests this small."""
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def values_for(grid: Grid, steps: Tensor, *shape: int) -> Tensor:

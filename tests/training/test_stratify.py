@@ -15,7 +15,15 @@ from torch.nn.utils import parametrizations, prune
 
 import bitstrata as bs
 from bitstrata import codes
-from bitstrata.errors import BadWidths, CannotStratify, LayerBypassed, NotCalibrated, NothingToStratify, UnknownWidth
+from bitstrata.errors import (
+    BadOption,
+    BadWidths,
+    CannotStratify,
+    LayerBypassed,
+    NotCalibrated,
+    NothingToStratify,
+    UnknownWidth,
+)
 from bitstrata.training.bound import PerWidth
 from bitstrata.training.layers import StratifiedConv2d, StratifiedLayer, StratifiedLinear
 from bitstrata.zoo import nets
@@ -30,16 +38,6 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 #: VGG halves its input five times; the others are content with less.
 SMALLEST_INPUT = {"vgg16_bn": 32, "convnext": 32, "vision_transformer": 32}
-
-
-@pytest.fixture(autouse=True)
-def one_thread_and_a_fixed_seed() -> Iterator[None]:
-    """The networks here are too small to gain from a second thread, and suffer where cores are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Called(nn.Module):
@@ -927,3 +925,15 @@ def test_the_summary_names_what_was_kept() -> None:
     line = next(line for line in net.summary().splitlines() if line.startswith("tail"))
     assert line.split()[1] == "LSTM"
     assert line.endswith("float (kept)")
+
+
+def test_a_name_to_keep_that_no_module_has_is_refused() -> None:
+    with pytest.raises(BadOption, match=r"keep_float=\['layer9'\] names no module"):
+        bs.stratify(perceptron(4, 4, 4, 4), keep_float=["layer9"])
+
+
+@pytest.mark.parametrize("option", ["norms", "ends", "weight_init", "activation_init"])
+def test_a_misspelt_choice_is_refused(option: str) -> None:
+    wrong: dict[str, Any] = {option: "wrogn"}
+    with pytest.raises(BadOption, match=f"{option}='wrogn' is not one of"):
+        bs.stratify(perceptron(4, 4, 4, 4), **wrong)

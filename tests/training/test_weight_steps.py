@@ -1,7 +1,6 @@
 """The initial weight step: the paper's form, the same base step for every source, and least error where asked for."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,16 +10,6 @@ from torch import Tensor, nn
 from bitstrata import codes
 from bitstrata.training.stratify import stratify
 from bitstrata.training.weight_steps import WeightInit, initial_step
-
-
-@pytest.fixture(autouse=True)
-def fixed_seed_and_one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine would take most of the time of tests this small."""
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def summed_error(weight: Tensor, step: float, widths: tuple[int, ...], compensated: bool = True) -> float:

@@ -123,7 +123,7 @@ class _Run:
         self.log.begin("training", total, self.epoch * self.steps_per_epoch + self.step_in_epoch)
         last_saved = time.monotonic()
         while self.epoch < self.recipe.epochs:
-            self.net.train()
+            self._enter_training_mode()
             started = time.monotonic()
             for x, y in self._batches():
                 self._step(x, y)
@@ -135,6 +135,13 @@ class _Run:
             self._finish_epoch()
             last_saved = time.monotonic()
         return self.history
+
+    def _enter_training_mode(self) -> None:
+        """Leaves frozen what its owner froze: a network already in training mode keeps the flags of its modules."""
+        if not self.net.training:
+            self.net.train()
+        if isinstance(self.net, StratifiedNet):
+            self.net.follow_modes()
 
     def _batches(self) -> Iterator[tuple[Any, Any]]:
         """The rest of this epoch, from the step at which a stopped run left it."""

@@ -115,7 +115,8 @@ class ExactValue(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, simulated: Tensor, exact: Tensor) -> Tensor:
-        return exact.view_as(exact)
+        # A copy, not a view: the next operation of the model may work in place.
+        return exact.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

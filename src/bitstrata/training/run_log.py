@@ -23,7 +23,8 @@ class RunLog(AbstractContextManager["RunLog"]):
         if tensorboard and writes and folder is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(folder / "tensorboard"))
+            # Points after the last epoch in the log were written by a run that crashed and will be written again.
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=self._logged_epochs() + 1)
         shows = sys.stderr.isatty() if progress is None else progress
         self._bar = _bar() if shows and distributed.rank() == 0 else None
         self._task: Any = None
@@ -52,6 +53,11 @@ class RunLog(AbstractContextManager["RunLog"]):
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
+
+    def _logged_epochs(self) -> int:
+        if self.path is None or not self.path.exists():
+            return 0
+        return self.path.read_text(encoding="utf-8").count('"event": "epoch"')
 
     def forget_epochs_from(self, epoch: int) -> None:
         """Drops the lines of epochs that are about to be run again after a crash."""

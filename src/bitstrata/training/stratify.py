@@ -14,11 +14,12 @@ from torch.nn.utils import parametrize
 
 from bitstrata.codes import check_widths
 from bitstrata.errors import BadOption, CannotStratify, NothingToStratify
+from bitstrata.training.binding import unregistered_modules
 from bitstrata.training.bound import PerWidth
 from bitstrata.training.calibration import ActivationInit
 from bitstrata.training.layers import StratifiedConv2d, StratifiedLayer, StratifiedLinear
 from bitstrata.training.modes import modes_kept
-from bitstrata.training.net import StratifiedNet, unregistered_modules
+from bitstrata.training.net import StratifiedNet
 from bitstrata.training.options import NormMode, Options
 from bitstrata.training.steps import WeightQuantiser
 from bitstrata.training.weight_steps import WeightInit
@@ -117,7 +118,12 @@ def _matches(name: str, patterns: Collection[str]) -> bool:
 
 def _kept(model: nn.Module, keep_float: Collection[str]) -> set[nn.Module]:
     """The modules to leave as they are, with all that is in them, under whichever of their names they were named."""
-    named = [module for name, module in model.named_modules(remove_duplicate=False) if _matches(name, keep_float)]
+    names = dict(model.named_modules(remove_duplicate=False))
+    places = [*names, *(place for place, _ in unregistered_modules(model))]
+    unmatched = [pattern for pattern in keep_float if not any(_matches(place, [pattern]) for place in places)]
+    if unmatched:
+        raise BadOption(f"keep_float={unmatched} names no module of the model; net.named_modules() lists them")
+    named = [module for name, module in names.items() if _matches(name, keep_float)]
     return {inner for module in named for inner in module.modules()}
 
 
