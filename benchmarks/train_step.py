@@ -4,7 +4,8 @@
 
 Times come from one process in alternating rounds (float, joint, float, ...), so that a busy machine disturbs both
 alike; the ratio is given for each round, as median and quartiles. Peak memory is that of a process of its own for each
-kind of step, over what the process held before its first one.
+kind of step, over what the process held before its first one: once with large blocks taken from and given back to the
+system one by one, which is what the step needs, and once with the C library's heap as it is, holes included.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -105,11 +107,12 @@ def seconds(step: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def peak_mebibytes(kind: str, arguments: argparse.Namespace) -> float:
-    """Peak memory of a few steps in a fresh process."""
+def peak_mebibytes(kind: str, arguments: argparse.Namespace, *, holes: bool) -> float:
+    """Peak memory of a few steps in a fresh process, with or without the holes in its heap."""
     command = [sys.executable, __file__, "--measure", kind, "--net", arguments.net, "--batch", str(arguments.batch)]
     command += ["--threads", str(arguments.threads)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    environment = os.environ if holes else {**os.environ, "MALLOC_MMAP_THRESHOLD_": "262144"}
+    return float(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
 
 
 def measure_peak(kind: str, net_name: str, batch: int) -> float:
@@ -159,18 +162,20 @@ def main() -> None:
                 "milliseconds": 1e3 * statistics.median(times[kind]),
                 "ratio": middle,
                 "quartiles": [low, high],
-                "peak_mebibytes": peak_mebibytes(kind, arguments),
+                "needed_mebibytes": peak_mebibytes(kind, arguments, holes=False),
+                "resident_mebibytes": peak_mebibytes(kind, arguments, holes=True),
             }
         )
     if arguments.json:
         print(json.dumps({"net": arguments.net, "batch": arguments.batch, "threads": arguments.threads, "rows": rows}))
         return
     print(f"{arguments.net}, batch {arguments.batch}, {arguments.threads} threads, {arguments.rounds} rounds\n")
-    print("| step | ms | times the float step (quartiles) | peak MiB |")
-    print("|---|---|---|---|")
+    print("| step | ms | times the float step (quartiles) | peak MiB needed | peak MiB resident |")
+    print("|---|---|---|---|---|")
     for row in rows:
         spread = f"{row['ratio']:.2f} ({row['quartiles'][0]:.2f} to {row['quartiles'][1]:.2f})"
-        print(f"| {KINDS[row['step']]} | {row['milliseconds']:.0f} | {spread} | {row['peak_mebibytes']:.0f} |")
+        memory = f"{row['needed_mebibytes']:.0f} | {row['resident_mebibytes']:.0f}"
+        print(f"| {KINDS[row['step']]} | {row['milliseconds']:.0f} | {spread} | {memory} |")
 
 
 if __name__ == "__main__":
