@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bitstrata import codes
