@@ -118,7 +118,8 @@ class StratifiedNet(nn.Module):
         """Sets all activation steps and zero points from data, then the statistics of all norms, at every width.
 
         `batches` gives inputs, or tuples whose first entry is the input, as data loaders do; at most `limit` are
-        used. Nothing else is trained: this is the honest quick look at a float model at low widths.
+        used, and they should be shuffled. Nothing else is trained: this is the honest quick look at a float model at
+        low widths.
         """
         inputs = []
         for batch in batches:

@@ -24,6 +24,7 @@ def recalculate_norms(net: StratifiedNet, inputs: Iterable[Tensor]) -> None:
     """Replaces the running statistics of every width by the plain average over the given batches.
 
     The moving average of training lags behind the weights; at two bits, where codes flip, that lag costs accuracy.
+    Every batch must be a mixture of all classes, as in training: the variance within sorted batches is too small.
     """
     batches = list(inputs)
     norms = [module for module in net.model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
