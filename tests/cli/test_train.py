@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from bitstrata.baselines import lsq
 from bitstrata.cli.main import main
 from bitstrata.training import Recipe, load_checkpoint, load_net
+from bitstrata.training.bound import PerWidth
 from bitstrata.zoo.nets import build
 
 TINY = ["--limit", "64", "--batch-size", "32", "--epochs", "1", "--float-epochs", "0", "--norm-batches", "0"]
@@ -95,7 +96,7 @@ def test_options_of_stratify(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert result["stratify"]["norms"] == "statistics"
     net, _ = load_net(tmp_path / "run")
     assert net.options.per_channel
-    assert net.options.own_ends
+    assert isinstance(net.model.conv1, PerWidth)
     assert not net.options.compensated
     assert not any(name.startswith("layer1") for name, _ in net.stratified_layers())
 
