@@ -14,7 +14,6 @@ import argparse
 import gc
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -120,15 +119,16 @@ def measure_peak(kind: str, net_name: str, batch: int) -> float:
     # What the libraries take once, whatever the step, is not counted: a step of two samples makes them take it.
     make_step(kind, net_name, 2)()
     gc.collect()
-    before = resident_kibibytes()
+    before = kibibytes("VmRSS")
     for _ in range(3):
         step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (kibibytes("VmHWM") - before) / 1024
 
 
-def resident_kibibytes() -> int:
+def kibibytes(entry: str) -> int:
+    """Memory of this process as Linux counts it: VmRSS now, VmHWM at its peak (getrusage tells the parent's too)."""
     with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+        return next(int(line.split()[1]) for line in status if line.startswith(entry))
 
 
 def main() -> None:
