@@ -12,7 +12,7 @@ import torch
 from bitstrata.cli import processes
 from bitstrata.cli.output import print_json, print_table, say
 from bitstrata.cli.settings import Method, Run, Settings, settle
-from bitstrata.errors import BadRecipe, UnknownNet
+from bitstrata.errors import UnknownNet
 from bitstrata.training import Recipe, distributed, load_checkpoint, train_once
 from bitstrata.training.calibration import ActivationInit
 from bitstrata.training.fit import CHECKPOINT
@@ -91,9 +91,6 @@ def run(arguments: argparse.Namespace) -> None:
     device = processes.device(arguments.device)
     with processes.process_group(device):
         first = distributed.rank() == 0
-        world = distributed.world()
-        if settings.recipe.batch_size % world:
-            raise BadRecipe(f"batch_size = {settings.recipe.batch_size} cannot be divided among {world} processes")
         data = load_data(settings.run.data, limit=settings.run.limit)
         processes.use_threads(arguments.threads, data)
         train_once(
