@@ -63,3 +63,63 @@ class CheckpointDamaged(BitstrataError, OSError):
 
 class CheckpointMismatch(BitstrataError, ValueError):
     """A sound checkpoint of another model, recipe, or set of widths."""
+
+
+class CannotCapture(BitstrataError, ValueError):
+    """A network that computes something outside the closed list of ops; the message names the module and the op."""
+
+
+class BadInput(BitstrataError, ValueError):
+    """An input of the wrong type or shape, or one that a network cannot take."""
+
+
+class UnknownView(BitstrataError, ValueError):
+    """A view was asked for that this artifact does not hold."""
+
+
+class BadGraph(BitstrataError, ValueError):
+    """The base of what can be wrong with a graph."""
+
+
+class BadName(BadGraph):
+    """A name with characters that names do not have, or too long."""
+
+
+class DuplicateName(BadGraph):
+    """Two things of one name."""
+
+
+class UnknownOp(BadGraph):
+    """An op outside the closed list."""
+
+
+class UndefinedValue(BadGraph):
+    """A node or output that refers to a value or weight which is nowhere defined."""
+
+
+class GraphCycle(BadGraph):
+    """A node that uses its own result, or one that is computed later."""
+
+
+class WrongInputCount(BadGraph):
+    """A node with more or fewer inputs than its op takes."""
+
+
+class ZeroSize(BadGraph):
+    """Zero or negative channels, groups, kernel, stride, dilation or size."""
+
+
+class BadShape(BadGraph):
+    """Shapes that do not fit an op or each other."""
+
+
+class TooLarge(BadGraph):
+    """More nodes, elements or accumulated magnitude than the limits allow."""
+
+
+class BadTable(BadGraph):
+    """The tables of a view do not fit the graph, or hold numbers that no network has."""
+
+
+class BadStep(BadTable):
+    """An activation step that is not a positive finite number."""

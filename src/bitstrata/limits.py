@@ -12,3 +12,42 @@ STEP_FLOOR_DIVISOR = 256
 
 #: Integers up to this magnitude are exact in float32, the type in which evaluation accumulates where it can.
 FLOAT32_EXACT = 2**24
+
+#: Kernels accumulate in 32-bit integers; a layer whose worst case could exceed this is refused.
+MAX_ACCUMULATOR = 2**31 - 1
+
+#: Characters in the name of a node, weight, view or label.
+MAX_NAME = 128
+
+#: Nodes in a graph, and separately weights in it.
+MAX_NODES = 8192
+
+#: Inputs of one node, and separately outputs of a graph.
+MAX_NODE_INPUTS = 1024
+
+#: Views in an artifact.
+MAX_VIEWS = 64
+
+#: Class labels in the description of an input.
+MAX_LABELS = 65_536
+
+#: Channels, features, rows or columns: any single dimension.
+MAX_DIMENSION = 2**24
+
+#: Elements of one tensor.
+MAX_ELEMENTS = 2**31 - 1
+
+#: Kernel size, stride, dilation and padding, along one axis.
+MAX_WINDOW = 4096
+
+#: Bytes of a manifest.
+MAX_MANIFEST_BYTES = 8 * 2**20
+
+#: Bytes of the header of one tensor file.
+MAX_HEADER_BYTES = 4 * 2**20
+
+#: Bytes of one stratum or view.
+MAX_FILE_BYTES = 2**36
+
+#: Bytes: planes and float weights start at multiples of this in their file.
+SEGMENT_ALIGNMENT = 64
