@@ -8,6 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bitstrata.capture import pack
+    from bitstrata.format import InputDescription
+    from bitstrata.runtime import Model, load
     from bitstrata.training.fit import fit
     from bitstrata.training.net import StratifiedNet
     from bitstrata.training.objectives import JointLoss, MinimumNorm
@@ -18,24 +21,33 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "InputDescription",
     "JointLoss",
     "MinimumNorm",
+    "Model",
     "Recipe",
     "StratifiedNet",
     "__version__",
     "fit",
+    "load",
+    "pack",
     "parameter_groups",
     "stratify",
 ]
 
-# Where each lazy name lives, and the extra that brings what this module needs.
+# Where each lazy name lives, and the extra that brings what this module needs ("": the bare install).
 _TRAINING = ("bitstrata.training", "train")
+_RUNTIME = ("bitstrata.runtime", "")
 _LAZY = {
+    "InputDescription": ("bitstrata.format", ""),
     "JointLoss": _TRAINING,
     "MinimumNorm": _TRAINING,
+    "Model": _RUNTIME,
     "Recipe": _TRAINING,
     "StratifiedNet": _TRAINING,
     "fit": _TRAINING,
+    "load": _RUNTIME,
+    "pack": ("bitstrata.capture", "train"),
     "parameter_groups": _TRAINING,
     "stratify": _TRAINING,
 }
@@ -50,8 +62,9 @@ def _load(name: str) -> object:
             raise  # a defect of ours, which no extra would mend
         from bitstrata.errors import MissingExtra
 
+        package = f"bitstrata[{extra}]" if extra else "bitstrata"
         raise MissingExtra(
-            f"bitstrata.{name} needs {missing.name}, which is not installed: pip install 'bitstrata[{extra}]'"
+            f"bitstrata.{name} needs {missing.name}, which is not installed: pip install '{package}'"
         ) from missing
     globals()[name] = value  # the next use finds it at once
     return value

@@ -45,11 +45,11 @@ def test_help_lists_the_verbs_and_the_exit_codes(capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     assert all(f"\n    {verb} " in shown for verb in VERBS)
     assert "130" in shown
-    assert "pack" not in shown  # a verb that is not there is not listed
+    assert "melt" not in shown  # a verb that is not there is not listed
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["pack"], ["train", "--no-such-flag"], ["train", "--widths", "two"], ["eval"]]
+    "arguments", [[], ["melt"], ["pack"], ["train", "--no-such-flag"], ["train", "--widths", "two"], ["eval"]]
 )
 def test_usage_errors_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:

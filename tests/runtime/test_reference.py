@@ -68,7 +68,10 @@ ONE_INPUT: dict[str, tuple[Callable[..., ops.Op], Callable[[Tensor], Tensor]]] =
         ),
         lambda x: functional.avg_pool2d(x, (3, 2), 2, 1, ceil_mode=True, count_include_pad=False),
     ),
-    "adaptive": (lambda **k: ops.AdaptiveAvgPool(size=(3, 2), **k), lambda x: functional.adaptive_avg_pool2d(x, (3, 2))),
+    "adaptive": (
+        lambda **k: ops.AdaptiveAvgPool(size=(3, 2), **k),
+        lambda x: functional.adaptive_avg_pool2d(x, (3, 2)),
+    ),
     "adaptive_larger": (
         lambda **k: ops.AdaptiveAvgPool(size=(9, 11), **k),
         lambda x: functional.adaptive_avg_pool2d(x, (9, 11)),

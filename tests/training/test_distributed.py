@@ -26,11 +26,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import bitstrata as bs
 from bitstrata.errors import CannotStratify
+from bitstrata.format import InputDescription
 from bitstrata.training import distributed, evaluate, recalculate_norms, synchronise_norms
 from bitstrata.training.bound import PerWidth
 from bitstrata.training.norms import SynchronisedBatchNorm
 from bitstrata.zoo import nets
-from bitstrata.zoo.data import ArraySplit, CropAndFlip, Data, InputDescription
+from bitstrata.zoo.data import ArraySplit, CropAndFlip, Data
 
 WORLD = 2
 BATCH = 16

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from bitstrata.errors import BadData, MissingExtra
+from bitstrata.runtime.images import centre_crop_box
 from bitstrata.zoo.data import ImageFolderSplit, load_data
 from bitstrata.zoo.data.image_decoding import (
     NUMBERS_PER_IMAGE,
-    centre_crop_box,
     decode_for_evaluation,
     decode_for_training,
+    evaluation_crop,
     random_crop_box,
 )
 from bitstrata.zoo.data.image_folder import IMAGENET_MEAN, IMAGENET_STD
@@ -159,8 +160,9 @@ def test_crop_that_never_fits_is_the_middle() -> None:
 
 
 def test_centre_crop_keeps_the_proportions() -> None:
-    assert centre_crop_box(256, 256, 224) == (16, 16, 240, 240)
-    assert centre_crop_box(512, 1024, 224) == (32, 288, 480, 736)
+    shape, crop = (224, 224), evaluation_crop(224)
+    assert centre_crop_box(256, 256, shape, crop) == (16, 16, 240, 240)
+    assert centre_crop_box(512, 1024, shape, crop) == (32, 288, 480, 736)
 
 
 def test_training_image_equals_crop_then_resize(tmp_path: Path) -> None:
@@ -228,6 +230,6 @@ def test_impossible_sizes_are_refused(folder: Path, size: str) -> None:
 
 
 def test_missing_pillow_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bitstrata.zoo.data.image_decoding.Image", None)
-    with pytest.raises(MissingExtra, match=r"bitstrata\[train\]"):
+    monkeypatch.setattr("bitstrata.runtime.images.Image", None)
+    with pytest.raises(MissingExtra, match=r"bitstrata\[images\]"):
         load_data(f"folder:{folder}")

@@ -1,11 +1,12 @@
-"""`bitstrata eval`: the accuracy of a trained network, at every width or at one."""
+"""`bitstrata eval`: the accuracy of a trained network or an artifact, at every width or at one."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,15 +15,19 @@ from torch import Tensor
 from bitstrata.cli import processes
 from bitstrata.cli.output import print_json, print_table
 from bitstrata.errors import BadData
+from bitstrata.format import MANIFEST
+from bitstrata.runtime import load
 from bitstrata.training import Accuracy, StratifiedNet, evaluate, load_net
-from bitstrata.training.evaluate import FLOAT
+from bitstrata.training.evaluate import FLOAT, accuracies
 from bitstrata.zoo.data import Data, known_data, load_data
 
 BATCH_SIZE = 250
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="RUN", help="the folder of a training run, or a checkpoint")
+    parser.add_argument(
+        "path", metavar="PATH", help="the folder of a training run, a checkpoint, or a .strata artifact"
+    )
     parser.add_argument(
         "--data",
         metavar="SPEC",
@@ -34,26 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    net, content = load_net(arguments.path)
-    description = content["description"]
-    if arguments.bits is not None:
-        net.at(arguments.bits)  # refuses a width that is not there before any data are read
-    data = load_data(arguments.data or str(description.get("data", "")))
-    _check_fit(data, description)
-    processes.use_threads(arguments.threads, data)
-    device = processes.device(arguments.device)
     started = time.monotonic()
-    found = _accuracies(
-        net.to(device), arguments.bits, data, arguments.limit, device, bool(content["recipe"]["channels_last"])
-    )
+    if (Path(arguments.path) / MANIFEST).is_file():
+        data, found, facts = _run_artifact(arguments)
+    else:
+        data, found, facts = _run_checkpoint(arguments)
     seconds = time.monotonic() - started
     if arguments.json:
         print_json(
             {
                 "path": arguments.path,
-                "net": description["net"],
+                **facts,
                 "data": data.name,
-                "epochs": content["epoch"],
                 "accuracy": {width: asdict(accuracy) for width, accuracy in found.items()},
                 "seconds": round(seconds, 3),
             }
@@ -65,12 +62,45 @@ def run(arguments: argparse.Namespace) -> None:
     )
 
 
-def _check_fit(data: Data, description: dict[str, Any]) -> None:
-    channels, classes = data.input.shape[0], len(data.input.labels)
-    if (channels, classes) != (description["channels"], description["classes"]):
+def _run_checkpoint(arguments: argparse.Namespace) -> tuple[Data, dict[str, Accuracy], dict[str, Any]]:
+    """In torch, as in training."""
+    net, content = load_net(arguments.path)
+    description = content["description"]
+    if arguments.bits is not None:
+        net.at(arguments.bits)  # refuses a width that is not there before any data are read
+    data = load_data(arguments.data or str(description.get("data", "")))
+    _check_fit(data, description["channels"], description["classes"])
+    processes.use_threads(arguments.threads, data)
+    device = processes.device(arguments.device)
+    found = _accuracies(
+        net.to(device), arguments.bits, data, arguments.limit, device, bool(content["recipe"]["channels_last"])
+    )
+    return data, found, {"net": description["net"], "epochs": content["epoch"]}
+
+
+def _run_artifact(arguments: argparse.Namespace) -> tuple[Data, dict[str, Accuracy], dict[str, Any]]:
+    """By the integer kernels, as on a device."""
+    model = load(arguments.path, arguments.bits, threads=arguments.threads)
+    if arguments.data is None:
+        raise BadData("an artifact does not know its data: give --data")
+    data = load_data(arguments.data)
+    _check_fit(data, model.input.shape[0], len(model.input.labels))
+    views = [str(arguments.bits)] if arguments.bits is not None else model.views
+    networks = {name: _on_tensors(model.at(name)) for name in views}
+    found = accuracies(networks, _first(data.test.batches(BATCH_SIZE), arguments.limit))
+    return data, found, {"model": model.artifact.name, "runtime": model.runtime}
+
+
+def _on_tensors(session: Any) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.from_numpy(session(x.numpy()))
+
+
+def _check_fit(data: Data, channels: int, classes: int) -> None:
+    found = data.input.shape[0], len(data.input.labels)
+    if found != (channels, classes):
         raise BadData(
-            f"{data.name} has {channels} channels and {classes} classes; the network was trained for "
-            f"{description['channels']} and {description['classes']}. Give the data it was trained on"
+            f"{data.name} has {found[0]} channels and {found[1]} classes; the network was trained for {channels} and "
+            f"{classes}. Give the data it was trained on"
         )
 
 

@@ -29,9 +29,22 @@ exit codes:
 #: Verb -> the module in this folder, and what the verb does.
 VERBS = {
     "train": ("train", "train a network at every width"),
-    "eval": ("evaluate", "measure the accuracy of a trained network at every width"),
+    "eval": ("evaluate", "measure the accuracy of a trained network or an artifact at every width"),
+    "pack": ("pack", "write a trained network as an artifact that devices run"),
+    "inspect": ("inspect", "show what lies in an artifact"),
+    "verify": ("verify", "check every byte of an artifact"),
+    "predict": ("predict", "say what a network sees in images"),
     "demo": ("demo", "train a small network on embedded data and show what its widths come to"),
     "doctor": ("doctor", "show what this installation has"),
+}
+
+#: What a verb takes besides its options.
+POSITIONALS = {
+    "eval": " RUN|ARTIFACT",
+    "pack": " RUN OUT",
+    "inspect": " ARTIFACT",
+    "verify": " ARTIFACT",
+    "predict": " ARTIFACT IMAGE...",
 }
 
 
@@ -67,7 +80,7 @@ def _parser(given: list[str]) -> tuple[argparse.ArgumentParser, Any]:
     module = None
     for name, (file, purpose) in VERBS.items():
         # A usage error shows one line: the list of all flags would push the reason off the screen.
-        usage = f"bitstrata {name} [options]" + (" RUN" if name == "eval" else "")
+        usage = f"bitstrata {name} [options]{POSITIONALS.get(name, '')}"
         verb = verbs.add_parser(
             name,
             help=purpose,

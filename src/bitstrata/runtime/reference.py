@@ -149,8 +149,8 @@ def _avg_pool(node: ops.AvgPool, inputs: Sequence[Floats]) -> Floats:
     x = inputs[0]
     total = _sum_in_order(_windows(node, x, node.kernel, 0.0, node.ceil))
     rows, columns = (_counts(node, axis, x.shape[2 + axis], total.shape[2 + axis]) for axis in (0, 1))
-    mean: Floats = total / (rows[:, None] * columns).astype(np.float32)
-    return mean
+    counts: Floats = (rows[:, None] * columns).astype(np.float32)
+    return total / counts
 
 
 def _counts(node: ops.AvgPool, axis: int, size: int, windows: int) -> NDArray[np.int64]:

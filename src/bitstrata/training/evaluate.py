@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,6 @@ def passes(net: nn.Module, *, joint: bool) -> dict[str, nn.Module]:
     return {FLOAT: net}
 
 
-@torch.inference_mode()
 def evaluate(
     net: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -42,21 +41,32 @@ def evaluate(
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, Accuracy]:
     """The accuracy of every width (or of the float network) over all batches and processes."""
-    views = passes(net, joint=False)
-    hits = torch.zeros(len(views), 3, dtype=torch.float64)
     with modes_kept(net, *(net._bound.values() if isinstance(net, StratifiedNet) else ())):
         net.eval()
-        for x, y in batches:
-            x = prepare(x)
-            for row, view in enumerate(views.values()):
-                output = view(x)
-                best = output.topk(min(5, output.shape[-1]), dim=-1).indices.cpu() == y.cpu().unsqueeze(-1)
-                hits[row] += torch.tensor([best[:, 0].sum(), best.any(-1).sum(), len(y)], dtype=torch.float64)
-            on_batch()
+        return accuracies(passes(net, joint=False), batches, prepare=prepare, on_batch=on_batch)
+
+
+@torch.inference_mode()
+def accuracies(
+    networks: Mapping[str, Callable[[Any], Tensor]],
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    prepare: Callable[[Any], Any] = lambda x: x,
+    on_batch: Callable[[], None] = lambda: None,
+) -> dict[str, Accuracy]:
+    """The accuracy of each of several networks, which all see the same batches, over all processes."""
+    hits = torch.zeros(len(networks), 3, dtype=torch.float64)
+    for x, y in batches:
+        x = prepare(x)
+        for row, network in enumerate(networks.values()):
+            output = network(x)
+            best = output.topk(min(5, output.shape[-1]), dim=-1).indices.cpu() == y.cpu().unsqueeze(-1)
+            hits[row] += torch.tensor([best[:, 0].sum(), best.any(-1).sum(), len(y)], dtype=torch.float64)
+        on_batch()
     hits = distributed.total(hits)
     if not hits[:, 2].all():
         raise BadData("there is not one sample to evaluate on")
     return {
         name: Accuracy(100 * float(one / count), 100 * float(five / count), int(count))
-        for name, (one, five, count) in zip(views, hits, strict=True)
+        for name, (one, five, count) in zip(networks, hits, strict=True)
     }

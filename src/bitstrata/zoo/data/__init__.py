@@ -1,7 +1,7 @@
 """Data sets of the zoo: `load_data("cifar10:DIR")` gives batches that are the same for any number of ranks."""
 
 from bitstrata.zoo.data.array_split import ArraySplit, Augmentation, CropAndFlip
-from bitstrata.zoo.data.description import Data, InputDescription, Normalisation, Split
+from bitstrata.zoo.data.description import Data, Normalisation, Split
 from bitstrata.zoo.data.image_folder import ImageFolderSplit
 from bitstrata.zoo.data.load import known_data, load_data
 
@@ -11,7 +11,6 @@ __all__ = [
     "CropAndFlip",
     "Data",
     "ImageFolderSplit",
-    "InputDescription",
     "Normalisation",
     "Split",
     "known_data",

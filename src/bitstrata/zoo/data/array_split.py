@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitstrata.zoo.data.description import InputDescription, Normalisation
+from bitstrata.format import InputDescription
+from bitstrata.zoo.data.description import Normalisation
 from bitstrata.zoo.data.sampling import BatchPart, RandomNumbers, augmentation_numbers, batch_count, plan
 
 Images = npt.NDArray[np.uint8]

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bitstrata.errors import BadData
+from bitstrata.format import InputDescription
 from bitstrata.zoo.data.array_split import ArraySplit, CropAndFlip, Images
-from bitstrata.zoo.data.description import Data, InputDescription
+from bitstrata.zoo.data.description import Data
 from bitstrata.zoo.data.restricted_pickle import as_text, read_pickled_dictionary
 
 _SHAPE = (3, 32, 32)

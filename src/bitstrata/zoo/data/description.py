@@ -6,35 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 
-
-@dataclass(frozen=True)
-class InputDescription:
-    """What a device must know to prepare an input."""
-
-    shape: tuple[int, int, int]
-    """Channels, height, width."""
-    mean: tuple[float, ...]
-    """Per channel, on the 0..1 scale."""
-    std: tuple[float, ...]
-    """Per channel, on the 0..1 scale."""
-    labels: tuple[str, ...]
-    """The name of each class, by its index."""
-
-    def __post_init__(self) -> None:
-        if len(self.shape) != 3 or min(self.shape) < 1:
-            raise ValueError(f"shape must be (channels, height, width), all positive, not {self.shape}")
-        if len(self.mean) != self.shape[0] or len(self.std) != self.shape[0]:
-            raise ValueError(
-                f"mean and std must have one value for each of {self.shape[0]} channels, "
-                f"not {len(self.mean)} and {len(self.std)}"
-            )
-        if min(self.std) <= 0:
-            raise ValueError(f"std must be positive, not {self.std}")
-        if not self.labels:
-            raise ValueError("labels must name at least one class")
+from bitstrata.format import InputDescription
+from bitstrata.runtime.images import normalisation
 
 
 class Split(Protocol):
@@ -78,16 +53,10 @@ class Data:
 
 
 class Normalisation:
-    """Maps bytes to (byte / 255 - mean) / std in float32, as one multiplication and one addition.
-
-    Both constants are folded in float64 and rounded once, so that a device that does the same gets the same bits.
-    """
+    """Maps bytes to (byte / 255 - mean) / std in float32, as one multiplication and one addition, as devices do."""
 
     def __init__(self, description: InputDescription) -> None:
-        mean = np.asarray(description.mean, dtype=np.float64).reshape(1, -1, 1, 1)
-        std = np.asarray(description.std, dtype=np.float64).reshape(1, -1, 1, 1)
-        self._scale = torch.from_numpy((1.0 / (255.0 * std)).astype(np.float32))
-        self._shift = torch.from_numpy((-mean / std).astype(np.float32))
+        self._scale, self._shift = (torch.from_numpy(part) for part in normalisation(description))
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Bytes of shape [count, channels, height, width] -> a new contiguous float32 tensor."""

@@ -7,8 +7,9 @@ import importlib
 import numpy as np
 
 from bitstrata.errors import MissingExtra
+from bitstrata.format import InputDescription
 from bitstrata.zoo.data.array_split import ArraySplit, CropAndFlip
-from bitstrata.zoo.data.description import Data, InputDescription
+from bitstrata.zoo.data.description import Data
 
 INPUT = InputDescription(
     shape=(1, 8, 8),

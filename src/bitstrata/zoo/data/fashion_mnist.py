@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from bitstrata.errors import BadData
+from bitstrata.format import InputDescription
 from bitstrata.zoo.data.array_split import ArraySplit, CropAndFlip, Images
-from bitstrata.zoo.data.description import Data, InputDescription
+from bitstrata.zoo.data.description import Data
 
 DEBIAN_DIRECTORY = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package `dataset-fashion-mnist` puts the files."""

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bitstrata.errors import BadData, MissingExtra
+from bitstrata.errors import BadData
+from bitstrata.runtime import images
 
 if TYPE_CHECKING:
     from PIL import Image
 else:
-    try:
-        from PIL import Image
-    except ImportError:
-        Image = None
-
-Box = tuple[float, float, float, float]
-"""Left, top, right, bottom in pixels of the source."""
+    Image = images.Image  # None where Pillow is missing; nobody comes here then
 
 _SMALLEST_AREA, _LARGEST_AREA = 0.08, 1.0
 _SMALLEST_RATIO, _LARGEST_RATIO = 3 / 4, 4 / 3
@@ -29,17 +24,17 @@ _NUMBERS_PER_ATTEMPT = 4
 NUMBERS_PER_IMAGE = _ATTEMPTS * _NUMBERS_PER_ATTEMPT + 1
 """Uniform random numbers that one training image takes, whether it needs them all or not."""
 
-# Pillow cuts wider pixels than bytes off at 255 instead of scaling them: better no image than a white one.
-_BYTE_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
+
+def evaluation_crop(size: int) -> float:
+    """The part of the shorter side that is kept when it becomes size * 256 / 224 and the middle is cut out.
+
+    The paper resizes to 256 x 256, which would distort all but square images; the usual practice, which its numbers
+    are compared with, keeps the proportions. Resizing only the region that is kept spares the rest.
+    """
+    return size / round(size * 256 / 224)
 
 
-def require_pillow() -> None:
-    """Says what to install, before any file is looked at."""
-    if Image is None:
-        raise MissingExtra("image folders need Pillow: pip install 'bitstrata[train]'")
-
-
-def random_crop_box(width: int, height: int, numbers: npt.NDArray[np.float64]) -> Box:
+def random_crop_box(width: int, height: int, numbers: npt.NDArray[np.float64]) -> images.Box:
     """A random region of 8 to 100 % of the area, with sides of 3:4 to 4:3; after ten that do not fit, the middle."""
     for attempt in range(_ATTEMPTS):
         start = attempt * _NUMBERS_PER_ATTEMPT
@@ -59,20 +54,8 @@ def random_crop_box(width: int, height: int, numbers: npt.NDArray[np.float64]) -
     return (left, top, left + crop_width, top + crop_height)
 
 
-def centre_crop_box(width: int, height: int, size: int) -> Box:
-    """The region that is left when the shorter side becomes size * 256 / 224 and the middle size x size is kept.
-
-    The paper resizes to 256 x 256, which would distort all but square images; the usual practice, which its numbers
-    are compared with, keeps the proportions. Resizing only the region that is kept spares the rest.
-    """
-    side = size * min(width, height) / round(size * 256 / 224)
-    left, top = (width - side) / 2, (height - side) / 2
-    return (left, top, left + side, top + side)
-
-
 def decode_for_training(path: str | Path, size: int, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
     """A random crop, flipped or not; `numbers` are NUMBERS_PER_IMAGE uniform random numbers."""
-    require_pillow()
     try:
         with Image.open(path) as image:
             width, height = image.size
@@ -82,33 +65,13 @@ def decode_for_training(path: str | Path, size: int, numbers: npt.NDArray[np.flo
             if spare >= 2:
                 image.draft(None, (math.ceil(width / spare), math.ceil(height / spare)))
             across, down = image.width / width, image.height / height
-            pixels = _resize(image, size, (left * across, top * down, right * across, bottom * down))
-    except Exception as error:
-        raise _bad_image(path, error) from error
+            box = (left * across, top * down, right * across, bottom * down)
+            pixels = images.resize(image, (3, size, size), box)
+    except Exception as error:  # Pillow's decoders raise nearly every type there is for damaged files
+        raise BadData(f"{path}: not an image that can be read: {error}") from error
     return pixels[:, :, ::-1] if numbers[-1] < 0.5 else pixels
 
 
 def decode_for_evaluation(path: str | Path, size: int) -> npt.NDArray[np.uint8]:
     """The centre crop; always the same pixels for the same file."""
-    require_pillow()
-    try:
-        with Image.open(path) as image:
-            return _resize(image, size, centre_crop_box(image.width, image.height, size))
-    except Exception as error:
-        raise _bad_image(path, error) from error
-
-
-def _resize(image: Image.Image, size: int, box: Box) -> npt.NDArray[np.uint8]:
-    if image.mode not in _BYTE_MODES:
-        raise ValueError(f"its pixels are not bytes (mode {image.mode})")
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
-    if image.mode != "RGB":
-        image = image.convert("RGB")
-    resized = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    return np.asarray(resized, dtype=np.uint8).transpose(2, 0, 1)
-
-
-def _bad_image(path: str | Path, error: Exception) -> BadData:
-    # Pillow's decoders raise nearly every type there is for damaged files, so the callers catch all of them.
-    return BadData(f"{path}: not an image that can be read: {error}")
+    return images.read_image(path, (3, size, size), evaluation_crop(size))

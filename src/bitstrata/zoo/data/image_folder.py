@@ -15,12 +15,14 @@ import numpy.typing as npt
 import torch
 
 from bitstrata.errors import BadData
-from bitstrata.zoo.data.description import Data, InputDescription, Normalisation
+from bitstrata.format import InputDescription
+from bitstrata.runtime.images import require_pillow
+from bitstrata.zoo.data.description import Data, Normalisation
 from bitstrata.zoo.data.image_decoding import (
     NUMBERS_PER_IMAGE,
     decode_for_evaluation,
     decode_for_training,
-    require_pillow,
+    evaluation_crop,
 )
 from bitstrata.zoo.data.sampling import BatchPart, augmentation_numbers, batch_count, plan
 
@@ -146,7 +148,7 @@ def load_image_folder(directory: Path, *, size: int = DEFAULT_SIZE, limit: int |
     unknown = sorted(set(_class_names(test_folder)) - set(classes))
     if unknown:
         raise BadData(f"{test_folder}: class {unknown[0]} does not exist in {train_folder}")
-    description = InputDescription((3, size, size), IMAGENET_MEAN, IMAGENET_STD, classes)
+    description = InputDescription((3, size, size), IMAGENET_MEAN, IMAGENET_STD, classes, evaluation_crop(size))
     train_paths, train_labels = _list_samples(train_folder, classes)
     return Data(
         name=directory.resolve().name,

@@ -1,0 +1,110 @@
+"""`load`: from an artifact to a network that runs at every view it holds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from bitstrata.errors import BadOption, MissingExtra, UnknownView
+from bitstrata.format import Artifact, InputDescription
+from bitstrata.graph.network import Floats
+from bitstrata.runtime.reference import ReferenceSession
+
+Runtime = Literal["native", "reference"]
+Session = Callable[[Floats], "Floats | tuple[Floats, ...]"]
+
+
+def load(
+    path: str | Path,
+    bits: int | None = None,
+    *,
+    view: str | None = None,
+    threads: int | None = None,
+    runtime: Runtime | None = None,
+) -> Model:
+    """The artifact in the folder `path`, ready to run; only what the chosen view needs is read.
+
+    bits, view      which view `model(x)` runs: a width, or a view by name; by default the highest width
+    threads         for one call, by default all processors that this process may use
+    runtime         "native" or "reference" (NumPy, exact and slow); by default the native one where it is installed
+    """
+    if bits is not None and view is not None:
+        raise BadOption("give bits= or view=, not both")
+    artifact = Artifact.open(path)
+    chosen = view if view is not None else str(bits) if bits is not None else _widest(artifact)
+    model = Model(artifact, chosen, threads=threads, runtime=runtime)
+    model.at(chosen)  # defects show now, not at the first call
+    return model
+
+
+class Model:
+    """An artifact whose views run: `model(x)` is the chosen one, `model.at(3)` another.
+
+    Sessions are built when they are first asked for and then kept. All methods may be called from several threads.
+    """
+
+    def __init__(
+        self, artifact: Artifact, view: str, *, threads: int | None = None, runtime: Runtime | None = None
+    ) -> None:
+        if runtime is not None and runtime not in get_args(Runtime):
+            raise BadOption(f"runtime={runtime!r} is not one of {', '.join(get_args(Runtime))}")
+        if threads is not None and threads < 1:
+            raise BadOption(f"threads={threads}: at least one is needed")
+        self.artifact = artifact
+        self.view = view
+        self.threads = threads
+        self.runtime: Runtime = runtime or ("native" if has_native() else "reference")
+        self._sessions: dict[str, Session] = {}
+        self._building = threading.Lock()
+
+    def __call__(self, x: Floats) -> Floats | tuple[Floats, ...]:
+        """The output for a float32 array (batch, channels, height, width): an array, or a tuple of several."""
+        return self.at(self.view)(x)
+
+    def at(self, view: int | str) -> Session:
+        """A session of a view, by width or name; pure, and safe to call from any thread."""
+        name = str(view)
+        with self._building:
+            session = self._sessions.get(name)
+            if session is None:
+                session = self._sessions[name] = self._build(name)
+        return session
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return self.artifact.views
+
+    @property
+    def input(self) -> InputDescription:
+        return self.artifact.input
+
+    def _build(self, name: str) -> Session:
+        artifact = self.artifact
+        if name not in artifact.views:
+            raise UnknownView(f"this artifact holds the views {', '.join(artifact.views)}, not {name!r}")
+        view = artifact.view(name)
+        parts: Any = (artifact.graph, artifact.source_bits, view, artifact.codes(view), artifact.floats())
+        if self.runtime == "reference":
+            return ReferenceSession(*parts)
+        if not has_native():
+            raise MissingExtra("the native extension is not installed; use runtime='reference'")
+        from bitstrata.runtime.native import NativeSession
+
+        return cast(Session, NativeSession(*parts, threads=self.threads))
+
+
+def has_native() -> bool:
+    """Whether the compiled part is there; `bitstrata doctor` says so too."""
+    try:
+        from bitstrata import _native  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _widest(artifact: Artifact) -> str:
+    """The view of the highest width, or the last one where there are only mixed views."""
+    uniform = str(artifact.source_bits)
+    return uniform if uniform in artifact.views else artifact.views[-1]
