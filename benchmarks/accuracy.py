@@ -13,6 +13,7 @@ import argparse
 import json
 import shutil
 import statistics
+from dataclasses import asdict
 from pathlib import Path
 
 WIDTHS = (2, 3, 4)
@@ -37,13 +38,25 @@ def run(method: str, seed: int, arguments: argparse.Namespace) -> None:
     nets.load_float_weights(model, arguments.weights)
     kind, _, variant = method.partition("-")
     net = lsq(model, int(variant)) if kind == "lsq" else stratify(model, WIDTHS)
+    data = load_data(arguments.data)
     changes = {"distill": "cosine" if variant == "cosine" else "none", "seed": seed}
     if arguments.epochs is not None:
         changes["epochs"] = arguments.epochs
     recipe = Recipe.from_dict(changes, recipes.recipe(arguments.recipe).recipe)
     folder = Path(arguments.work) / run_name(method, seed)
-    description = {"method": method, "net": arguments.net, "data": arguments.data.partition(":")[0], "seed": seed}
-    fit(net, load_data(arguments.data), recipe, folder=folder, description=description)
+    # Enough to build the network again: `bitstrata eval` and `bitstrata pack` take these runs.
+    description = {
+        "method": method,
+        "net": arguments.net,
+        "classes": len(data.input.labels),
+        "channels": data.input.shape[0],
+        "widths": list(net.widths),
+        "stratify": {"weight_init": net.options.weight_init},
+        "data": arguments.data.partition(":")[0],
+        "input": asdict(data.input),
+        "seed": seed,
+    }
+    fit(net, data, recipe, folder=folder, description=description)
     Path(arguments.results).mkdir(parents=True, exist_ok=True)
     shutil.copyfile(folder / "log.jsonl", Path(arguments.results) / f"{run_name(method, seed)}.jsonl")
 

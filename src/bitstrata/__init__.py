@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bitstrata.capture import pack
+    from bitstrata.capture.pack import pack
     from bitstrata.format import InputDescription
     from bitstrata.runtime import Model, load
     from bitstrata.training.fit import fit

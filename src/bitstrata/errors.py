@@ -123,3 +123,87 @@ class BadTable(BadGraph):
 
 class BadStep(BadTable):
     """An activation step that is not a positive finite number."""
+
+
+class BadInputDescription(BitstrataError, ValueError):
+    """A description of an input with an impossible shape, mean, std, crop or label."""
+
+
+class BadArtifact(BitstrataError, ValueError):
+    """The base of what can be wrong with the files of an artifact."""
+
+
+class NotAnArtifact(BadArtifact):
+    """A path with no manifest in it, or something else that is not to be overwritten."""
+
+
+class UnknownFormat(BadArtifact):
+    """A manifest of another format, or of a version that this program does not read."""
+
+
+class MissingFile(BadArtifact):
+    """A file that the manifest names is not there."""
+
+
+class NotARegularFile(BadArtifact):
+    """A link, folder, pipe or device in the place of a file."""
+
+
+class WrongSize(BadArtifact):
+    """A file that is longer or shorter than the manifest says."""
+
+
+class WrongHash(BadArtifact):
+    """A file or segment whose bytes are not those that the manifest was written for."""
+
+
+class ManifestTooLarge(BadArtifact):
+    """A manifest over the limit."""
+
+
+class BadManifest(BadArtifact):
+    """A manifest that is no JSON, or has missing or unknown fields or values of the wrong type."""
+
+
+class NotCanonical(BadArtifact):
+    """A manifest that says the right things in other bytes than the one spelling there is, repeated keys included."""
+
+
+class BadStrata(BadArtifact):
+    """Strata or segments that do not follow from the graph and the widths."""
+
+
+class BadViewEntry(BadArtifact):
+    """A view in the manifest whose file, widths or size do not follow from the graph."""
+
+
+class BadHeader(BadArtifact):
+    """The header of a tensor file is cut off, no JSON, or not in the one spelling there is."""
+
+
+class HeaderTooLarge(BadArtifact):
+    """The header of a tensor file is said to be over the limit, or longer than the file."""
+
+
+class DuplicateTensor(BadArtifact):
+    """A tensor file with two tensors of one name."""
+
+
+class BadTensorType(BadArtifact):
+    """A tensor of a type that artifacts do not hold."""
+
+
+class BadTensorSize(BadArtifact):
+    """A tensor whose shape and number of bytes disagree."""
+
+
+class BadOffsets(BadArtifact):
+    """Tensors that overlap, leave a hole, reach over the end of the file, or leave bytes behind them."""
+
+
+class WrongTensors(BadArtifact):
+    """A tensor file that holds other tensors than the graph calls for."""
+
+
+class NonZeroPadding(BadArtifact):
+    """Bits behind the last weight of a plane, or bytes behind the last of a tensor, that are not zero."""

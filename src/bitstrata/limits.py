@@ -51,3 +51,9 @@ MAX_FILE_BYTES = 2**36
 
 #: Bytes: planes and float weights start at multiples of this in their file.
 SEGMENT_ALIGNMENT = 64
+
+#: Dimensions of one stored tensor.
+MAX_TENSOR_DIMENSIONS = 4
+
+#: Tensors in one file: every weight, and the few tables of a view.
+MAX_TENSORS = MAX_NODES + 8

@@ -7,8 +7,7 @@ import pytest
 
 from bitstrata.cli import demo
 from bitstrata.cli.main import main
-from bitstrata.training import Recipe, load_net, stratify
-from bitstrata.zoo.nets import build
+from bitstrata.training import Recipe, load_net
 from bitstrata.zoo.recipes import NamedRecipe
 
 
@@ -31,18 +30,14 @@ def test_keeps_the_run_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFi
     results = json.loads(capsys.readouterr().out)["results"]
     assert list(results) == ["float", "2", "3", "4"]
     net, content = load_net(tmp_path / "run")
-    assert results["2"]["top1"] == content["history"][-1]["accuracy"]["2"]["top1"]
     assert net.widths == (2, 3, 4)
-
-
-def test_weight_bytes() -> None:
-    """ResNet-8: a stem of 9 * 16, six 3x3 convolutions, two 1x1 shortcuts, and a classifier of 64 * 10."""
-    quantised = 9 * (2 * 16 * 16 + 16 * 32 + 32 * 32 + 32 * 64 + 64 * 64) + 16 * 32 + 32 * 64
-    ends = 4 * (9 * 16 + 640)
-    sizes = demo.weight_bytes(stratify(build("resnet8", classes=10, channels=1)))
-    assert sizes == {
-        "float": 4 * quantised + ends,
-        "2": quantised * 2 // 8 + ends,
-        "3": quantised * 3 // 8 + ends,
-        "4": quantised * 4 // 8 + ends,
-    }
+    simulated = content["history"][-1]["accuracy"]
+    for width in ("2", "3", "4"):
+        # One of 360 test images may go another way where the float stem differs in its last bit.
+        assert abs(results[width]["top1"] - simulated[width]["top1"]) <= 100 / 360 + 1e-6
+        assert results[width]["milliseconds"] > 0
+    files = {file.name: file.stat().st_size for file in (tmp_path / "run" / demo.ARTIFACT).iterdir()}
+    assert results["2"]["bytes"] == sum(
+        files[name] for name in ("manifest.json", "base.safetensors", "view-2.safetensors")
+    )
+    assert results["2"]["bytes"] < results["3"]["bytes"] < results["4"]["bytes"] < results["float"]["bytes"]

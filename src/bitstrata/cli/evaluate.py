@@ -86,12 +86,13 @@ def _run_artifact(arguments: argparse.Namespace) -> tuple[Data, dict[str, Accura
     data = load_data(arguments.data)
     _check_fit(data, model.input.shape[0], len(model.input.labels))
     views = [str(arguments.bits)] if arguments.bits is not None else model.views
-    networks = {name: _on_tensors(model.at(name)) for name in views}
+    networks = {name: on_tensors(model.at(name)) for name in views}
     found = accuracies(networks, _first(data.test.batches(BATCH_SIZE), arguments.limit))
     return data, found, {"model": model.artifact.name, "runtime": model.runtime}
 
 
-def _on_tensors(session: Any) -> Callable[[Tensor], Tensor]:
+def on_tensors(session: Any) -> Callable[[Tensor], Tensor]:
+    """A session of the runtime as a function of torch tensors."""
     return lambda x: torch.from_numpy(session(x.numpy()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Annotated
 
 import msgspec
@@ -24,7 +25,7 @@ from bitstrata.limits import MAX_ACCUMULATOR, MAX_DIMENSION, MAX_ELEMENTS, MAX_N
 INPUT = "input"
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Graph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """Nodes in an order in which they can be computed, the weights they use, and the names of the results."""
 
     weights: Annotated[tuple[Weight, ...], msgspec.Meta(max_length=MAX_NODES)]
@@ -46,7 +47,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         weight = self.weight_of(node)
         return weight is not None and weight.quantised
 
-    @property
+    @cached_property
     def _weights(self) -> dict[str, Weight]:
         return {weight.name: weight for weight in self.weights}
 

@@ -12,11 +12,11 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from bitstrata.errors import BadShape, TooLarge, WrongInputCount, ZeroSize
-from bitstrata.graph.weights import Name, Weight
+from bitstrata.graph.weights import Name, Weight, Whole
 from bitstrata.limits import MAX_DIMENSION, MAX_ELEMENTS, MAX_NODE_INPUTS, MAX_WINDOW
 
 Shape = tuple[int, ...]
-Pair = tuple[int, int]
+Pair = tuple[Whole, Whole]
 """Along height and width."""
 
 
@@ -84,8 +84,15 @@ class Windowed(Op, frozen=True, kw_only=True):
     """What slides a window over an image. Padding is top, bottom, left, right."""
 
     stride: Pair = (1, 1)
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    padding: tuple[Whole, Whole, Whole, Whole] = (0, 0, 0, 0)
     dilation: Pair = (1, 1)
+
+    def __post_init__(self) -> None:
+        """Defaults that are spelled out become the default itself, which is left out in a file: one spelling."""
+        for field in ("stride", "padding", "dilation"):
+            default = _WINDOW_DEFAULTS[field]
+            if getattr(self, field) == default:
+                msgspec.structs.force_setattr(self, field, default)
 
     def check_window(self, kernel: Pair) -> None:
         self.positive(kernel=kernel, stride=self.stride, dilation=self.dilation)
@@ -100,13 +107,16 @@ class Windowed(Op, frozen=True, kw_only=True):
             (height, width), (top, left), (bottom, right), kernel, self.stride, self.dilation, strict=True
         ):
             room = size + before + after - d * (k - 1) - 1
-            if room < 0:
+            count = (room + (s - 1 if ceil else 0)) // s + 1
+            if ceil and (count - 1) * s >= size + before:
+                count -= 1  # the last window may reach over the edge, but must start inside
+            if count < 1:
                 raise BadShape(f"{self.described}: a window of {kernel} does not fit an image of {height} x {width}")
-            count = room // s + 1
-            if ceil and room % s and count * s < size + before:
-                count += 1  # a last window that reaches over the edge, but starts inside
             sizes.append(count)
         return sizes[0], sizes[1]
+
+
+_WINDOW_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Windowed)}
 
 
 class Conv(Windowed, frozen=True, kw_only=True):
@@ -115,7 +125,7 @@ class Conv(Windowed, frozen=True, kw_only=True):
     Grouped and depthwise ones included. Padded places hold zero: on codes, the zero point.
     """
 
-    groups: int = 1
+    groups: Whole = 1
     weight: Name | None = None
     """The weight's name, where it is not the node's."""
 
@@ -264,7 +274,7 @@ class AdaptiveMaxPool(AdaptiveAvgPool, frozen=True, kw_only=True):
 class Mean(Op, frozen=True, kw_only=True):
     """The mean over height and width, or over one of them; kept as dimensions of size 1, or dropped if it is both."""
 
-    axes: tuple[int, ...]
+    axes: tuple[Whole, ...]
     keep: bool = False
 
     def _shape(self, inputs: Sequence[Shape], weight: Weight | None) -> Shape:
@@ -281,7 +291,7 @@ class Mean(Op, frozen=True, kw_only=True):
 class Pad(Op, frozen=True, kw_only=True):
     """Places around an image: channels before and after, top, bottom, left, right."""
 
-    padding: tuple[int, int, int, int, int, int]
+    padding: tuple[Whole, Whole, Whole, Whole, Whole, Whole]
     mode: Literal["constant", "reflect", "replicate", "circular"] = "constant"
     value: float = 0.0
 
@@ -309,9 +319,9 @@ class Slice(Op, frozen=True, kw_only=True):
     """
 
     axis: Annotated[int, msgspec.Meta(ge=1, le=3)]
-    start: int = 0
-    stop: int | None = None
-    step: int = 1
+    start: Whole = 0
+    stop: Whole | None = None
+    step: Whole = 1
 
     def _shape(self, inputs: Sequence[Shape], weight: Weight | None) -> Shape:
         self.positive(step=self.step)
@@ -335,7 +345,7 @@ class Flatten(Op, frozen=True):
 class Reshape(Op, frozen=True, kw_only=True):
     """Another shape for every sample, (channels, height, width) or (features,); one size may be -1: what is left."""
 
-    shape: Annotated[tuple[int, ...], msgspec.Meta(min_length=1, max_length=3)]
+    shape: Annotated[tuple[Whole, ...], msgspec.Meta(min_length=1, max_length=3)]
 
     def _shape(self, inputs: Sequence[Shape], weight: Weight | None) -> Shape:
         if len(self.shape) not in (1, 3):

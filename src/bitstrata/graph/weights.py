@@ -14,6 +14,9 @@ NAME_PATTERN = rf"^(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.@-]{{0,{MAX_NAME - 1}}}(?!\
 
 Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
 
+#: A number of a file; what does not fit 64 bits is refused before anything is computed with it.
+Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
 Store = Literal["planes", "float32", "float16"]
 
 
@@ -21,7 +24,7 @@ class Weight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One weight: of a convolution (out, in / groups, height, width), or of a linear layer (out, in)."""
 
     name: Name
-    shape: Annotated[tuple[int, ...], msgspec.Meta(min_length=2, max_length=4)]
+    shape: Annotated[tuple[Whole, ...], msgspec.Meta(min_length=2, max_length=4)]
     store: Store = "planes"
     own: bool = False
     """A float weight of which every view holds its own, in its own file."""
