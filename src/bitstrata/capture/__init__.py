@@ -1,0 +1,4 @@
+"""A trained torch model becomes a graph and its views, with normalisation folded; `pack` writes them down."""
+
+from bitstrata.capture.capture import capture as capture
+from bitstrata.capture.pack import pack as pack
