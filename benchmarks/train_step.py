@@ -25,7 +25,11 @@ import torch
 from torch.nn import functional
 
 from bitstrata.training import JointLoss, StratifiedNet, parameter_groups, stratify
+from bitstrata.training.memory import RELEASE_EVERY, release_free_memory
 from bitstrata.zoo import nets
+
+#: As many as fit takes from one release of free memory to the next would take minutes; the peak is there by then.
+STEPS_FOR_MEMORY = 10
 
 #: name of the step -> what it does, as told in the table
 KINDS = {
@@ -48,6 +52,7 @@ def make_step(kind: str, net_name: str, batch: int) -> Callable[[], None]:
     net.train()
     optimiser = torch.optim.SGD(parameter_groups(net, weight_decay=1e-4), lr=1e-3, momentum=0.9)
     loss = JointLoss(distill="cosine")
+    steps_done = 0
 
     def float_step() -> None:
         optimiser.zero_grad(set_to_none=True)
@@ -55,6 +60,7 @@ def make_step(kind: str, net_name: str, batch: int) -> Callable[[], None]:
         optimiser.step()
 
     def joint_step() -> None:
+        nonlocal steps_done
         assert isinstance(net, StratifiedNet)
         optimiser.zero_grad(set_to_none=True)
         teacher = None
@@ -63,7 +69,10 @@ def make_step(kind: str, net_name: str, batch: int) -> Callable[[], None]:
             (loss.of_width(output, y, teacher) / len(net.widths)).backward()
             teacher = output.detach()
             del output
+            if steps_done % RELEASE_EVERY == 0:
+                release_free_memory()
         optimiser.step()
+        steps_done += 1
 
     def together_step() -> None:
         optimiser.zero_grad(set_to_none=True)
@@ -120,7 +129,7 @@ def measure_peak(kind: str, net_name: str, batch: int) -> float:
     make_step(kind, net_name, 2)()
     gc.collect()
     before = kibibytes("VmRSS")
-    for _ in range(3):
+    for _ in range(STEPS_FOR_MEMORY):
         step()
     return (kibibytes("VmHWM") - before) / 1024
 

@@ -24,6 +24,7 @@ from bitstrata.training import distributed
 from bitstrata.training.checkpoint import check_layout, layout, load_checkpoint, save_checkpoint
 from bitstrata.training.evaluate import Accuracy, evaluate, passes
 from bitstrata.training.finite import check_gradients, explain_loss
+from bitstrata.training.memory import RELEASE_EVERY, release_free_memory
 from bitstrata.training.net import StratifiedNet
 from bitstrata.training.norms import recalculate_norms
 from bitstrata.training.objectives import Criterion, JointLoss, MinimumNorm, detached
@@ -184,6 +185,8 @@ class _Run:
             teacher = detached(output) if self.loss.distance is not None else None
             self._add(f"loss {name}", value)
             del output, loss
+            if self.step_in_epoch % RELEASE_EVERY == 0:
+                release_free_memory()
         if self.combiner is not None:
             for bits, weight in self.combiner.combine().items():
                 self._add(f"weight {bits}", weight)
