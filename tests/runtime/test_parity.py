@@ -27,10 +27,10 @@ from bitstrata.zoo.nets import build
 # network, options, shape of the input
 ZOO: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("resnet8", {}, (4, 3, 17, 12)),
-    ("resnet20", {}, (2, 3, 32, 32)),
-    ("resnet18", {"classes": 10}, (1, 3, 64, 64)),
-    ("resnet50", {"classes": 10}, (1, 3, 45, 64)),
-    ("mobilenetv2_cifar", {"width_multiplier": 0.5}, (2, 3, 32, 32)),
+    ("resnet20", {}, (2, 3, 32, 28)),
+    ("resnet18", {"classes": 10}, (1, 3, 40, 33)),
+    ("resnet50", {"classes": 10}, (1, 3, 33, 40)),
+    ("mobilenetv2_cifar", {"width_multiplier": 0.25}, (2, 3, 19, 16)),
     ("vgg16_bn", {"single_linear": True, "classes": 10}, (1, 3, 32, 32)),
 ]
 NAMES = [name for name, _, _ in ZOO]

@@ -1,0 +1,128 @@
+// Eight floats at a time: vector registers where the file is compiled for them, else a loop.
+//
+// Headers named *_loops.h are compiled once per instruction set. All they define is in an unnamed namespace: a shared
+// definition could be the one with instructions that the processor does not have.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace bitstrata {
+namespace {
+
+constexpr std::size_t kWidth = 8;
+
+#if defined(__AVX2__)
+
+struct Lanes {
+    __m256 values;
+};
+
+inline Lanes load(const float* from) { return {_mm256_loadu_ps(from)}; }
+inline Lanes load(const std::int32_t* from) {
+    return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+}
+inline void store(Lanes x, float* to) { _mm256_storeu_ps(to, x.values); }
+inline Lanes spread(float x) { return {_mm256_set1_ps(x)}; }
+
+inline Lanes operator+(Lanes a, Lanes b) { return {_mm256_add_ps(a.values, b.values)}; }
+inline Lanes operator-(Lanes a, Lanes b) { return {_mm256_sub_ps(a.values, b.values)}; }
+inline Lanes operator*(Lanes a, Lanes b) { return {_mm256_mul_ps(a.values, b.values)}; }
+inline Lanes operator/(Lanes a, Lanes b) { return {_mm256_div_ps(a.values, b.values)}; }
+// The bound, where x is not a number.
+inline Lanes at_least(Lanes x, Lanes low) { return {_mm256_max_ps(x.values, low.values)}; }
+inline Lanes at_most(Lanes x, Lanes high) { return {_mm256_min_ps(x.values, high.values)}; }
+
+// Half to even.
+inline Lanes round_to_even(Lanes x) {
+    return {_mm256_round_ps(x.values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+
+// 2^x for whole x from -126 to 127.
+inline Lanes power_of_two(Lanes x) {
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(x.values), _mm256_set1_epi32(127));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23))};
+}
+
+// Sixteen numbers from 0 to 255, rounded half to even, as bytes.
+inline void store_bytes(Lanes first, Lanes second, std::uint8_t* to) {
+    const __m256i shorts = _mm256_permute4x64_epi64(
+        _mm256_packs_epi32(_mm256_cvtps_epi32(first.values), _mm256_cvtps_epi32(second.values)), 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm_packus_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256(shorts, 1)));
+}
+
+#else
+
+struct Lanes {
+    float values[kWidth];
+};
+
+template <typename Operation>
+inline Lanes each(Operation operation) {
+    Lanes result;
+    for (std::size_t lane = 0; lane < kWidth; ++lane) result.values[lane] = operation(lane);
+    return result;
+}
+
+inline Lanes load(const float* from) {
+    return each([&](std::size_t i) { return from[i]; });
+}
+inline Lanes load(const std::int32_t* from) {
+    return each([&](std::size_t i) { return static_cast<float>(from[i]); });
+}
+inline void store(Lanes x, float* to) { std::memcpy(to, x.values, sizeof x.values); }
+inline Lanes spread(float x) {
+    return each([&](std::size_t) { return x; });
+}
+
+inline Lanes operator+(Lanes a, Lanes b) {
+    return each([&](std::size_t i) { return a.values[i] + b.values[i]; });
+}
+inline Lanes operator-(Lanes a, Lanes b) {
+    return each([&](std::size_t i) { return a.values[i] - b.values[i]; });
+}
+inline Lanes operator*(Lanes a, Lanes b) {
+    return each([&](std::size_t i) { return a.values[i] * b.values[i]; });
+}
+inline Lanes operator/(Lanes a, Lanes b) {
+    return each([&](std::size_t i) { return a.values[i] / b.values[i]; });
+}
+inline Lanes at_least(Lanes x, Lanes low) {
+    return each([&](std::size_t i) { return x.values[i] > low.values[i] ? x.values[i] : low.values[i]; });
+}
+inline Lanes at_most(Lanes x, Lanes high) {
+    return each([&](std::size_t i) { return x.values[i] < high.values[i] ? x.values[i] : high.values[i]; });
+}
+
+// For |x| < 2^22: beyond 1.5 * 2^23 a float has no fraction, so the addition rounds.
+inline Lanes round_to_even(Lanes x) {
+    constexpr float kShift = 12582912.0f;
+    return each([&](std::size_t i) { return (x.values[i] + kShift) - kShift; });
+}
+
+inline Lanes power_of_two(Lanes x) {
+    return each([&](std::size_t i) {
+        const std::int32_t bits = (static_cast<std::int32_t>(x.values[i]) + 127) << 23;
+        float power;
+        std::memcpy(&power, &bits, sizeof power);
+        return power;
+    });
+}
+
+inline void store_bytes(Lanes first, Lanes second, std::uint8_t* to) {
+    first = round_to_even(first);
+    second = round_to_even(second);
+    for (std::size_t i = 0; i < kWidth; ++i) to[i] = static_cast<std::uint8_t>(first.values[i]);
+    for (std::size_t i = 0; i < kWidth; ++i) to[kWidth + i] = static_cast<std::uint8_t>(second.values[i]);
+}
+
+#endif
+
+}  // namespace
+}  // namespace bitstrata

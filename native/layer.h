@@ -1,0 +1,78 @@
+// The interface behind which all kernels stand: a layer's description, and its weights prepared for one kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "buffer.h"
+#include "epilogue.h"
+
+namespace bitstrata {
+
+// A convolution; a linear layer is one on images of one pixel.
+struct Geometry {
+    std::size_t inputs, outputs, groups;  // channels
+    std::size_t kernel_height, kernel_width;
+    std::size_t stride_height, stride_width;
+    std::size_t dilation_height, dilation_width;
+
+    std::size_t group_inputs() const { return inputs / groups; }
+    std::size_t group_outputs() const { return outputs / groups; }
+    std::size_t taps() const { return kernel_height * kernel_width; }
+    bool depthwise() const { return groups > 1 && groups == inputs && groups == outputs; }
+};
+
+// How the integers of a quantised layer are to be read.
+struct Coding {
+    int bits, source_bits, zero_point;
+
+    int dropped() const { return source_bits - bits; }
+    int top() const { return (1 << bits) - 1; }
+};
+
+// One run of a layer. Its input has a border as wide as the padding, so every window lies inside the buffer.
+struct Call {
+    const void* input;            // codes or floats, from the first place of the border on
+    std::size_t row, image;       // in elements
+    std::size_t height, width;    // of the result
+    unsigned char* workspace;     // as many bytes as the layer asked for, or null
+    Epilogue epilogue;
+};
+
+struct Range {
+    std::size_t begin, end;
+};
+
+// The weights of one layer, prepared for one kernel. A block is a set of output channels, at most kLanes of one group.
+class Layer {
+public:
+    explicit Layer(const Geometry& geometry) : geometry(geometry) {}
+    virtual ~Layer() = default;
+
+    virtual std::size_t blocks() const = 0;
+
+    // Computes some pixels (at most kStrip) of some blocks, epilogue included. Called from several threads at once.
+    virtual void run(const Call& call, Range pixels, Range blocks) const noexcept = 0;
+
+    // Bytes of scratch memory that one run needs, shared by all its threads.
+    virtual std::size_t workspace(const Image& /*result*/) const { return 0; }
+
+    const Geometry geometry;
+};
+
+// A kernel for quantised layers. Weights are codes (outputs, inputs of a group, kernel height, kernel width).
+struct QuantisedKernel {
+    const char* name;
+    const char* isa;
+    bool (*supports)(const Geometry&, const Coding&, const std::int8_t* codes);
+    std::unique_ptr<Layer> (*prepare)(const Geometry&, const Coding&, const std::int8_t* codes);
+};
+
+struct FloatKernel {
+    const char* name;
+    const char* isa;
+    std::unique_ptr<Layer> (*prepare)(const Geometry&, const float* weights);
+};
+
+}  // namespace bitstrata

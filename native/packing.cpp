@@ -1,0 +1,101 @@
+#include "packing.h"
+
+#include <algorithm>
+
+namespace bitstrata {
+namespace {
+
+constexpr int kLowest = -32768, kHighest = 32767;
+
+// The most and the least that a 16-bit sum can be, for each of a block's channels and both halves of a step.
+struct Bounds {
+    std::int64_t most[kLanes][2] = {}, least[kLanes][2] = {};
+
+    // Adds one step of four weights per channel; false where a sum might leave 16 bits.
+    bool add(const std::int8_t* step, int top) {
+        bool fits = true;
+        for (std::size_t lane = 0; lane < kLanes; ++lane) {
+            for (std::size_t element = 0; element < 4; ++element) {
+                const int product = step[lane * 4 + element] * top;
+                auto& side = product > 0 ? most : least;
+                side[lane][element / 2] += product;
+            }
+            for (std::size_t half = 0; half < 2; ++half) {
+                fits = fits && most[lane][half] <= kHighest && least[lane][half] >= kLowest;
+            }
+        }
+        return fits;
+    }
+};
+
+}  // namespace
+
+std::vector<Segment> segments_of(const Geometry& g) {
+    const bool joined = g.groups == 1 && (g.dilation_width == 1 || g.kernel_width == 1);
+    std::vector<Segment> segments;
+    for (std::size_t y = 0; y < g.kernel_height; ++y) {
+        const std::size_t row = y * g.dilation_height;
+        if (joined) {
+            segments.push_back({row, 0, g.kernel_width * g.inputs});
+            continue;
+        }
+        for (std::size_t x = 0; x < g.kernel_width; ++x) {
+            segments.push_back({row, x * g.dilation_width * g.inputs, g.group_inputs()});
+        }
+    }
+    return segments;
+}
+
+std::int32_t Codes::offset(std::size_t output) const {
+    std::int64_t sum = 0;
+    const std::size_t count = geometry.group_inputs() * geometry.taps();
+    for (std::size_t index = 0; index < count; ++index) sum += codes[output * count + index];
+    const int dropped = coding.dropped();
+    const std::int64_t odd = sum * (2 << dropped) + static_cast<std::int64_t>(count) * ((1 << dropped) - 1);
+    return static_cast<std::int32_t>(-coding.zero_point * odd);
+}
+
+bool pairs_fit(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
+    if (2 * coding.top() * (1 << (coding.bits - 1)) <= kHighest) return true;  // whatever the weights
+    const Packed<std::int8_t> packed = pack<std::int8_t, 4>(g, [&](auto... place) {
+        return static_cast<std::int8_t>(Codes{g, coding, codes}.code(place...));
+    });
+    for (std::size_t step = 0; step < packed.weights.size(); step += kLanes * 4) {
+        if (!Bounds{}.add(packed.weights.data() + step, coding.top())) return false;
+    }
+    return true;
+}
+
+void cut_runs(Packed<std::int8_t>& packed, int top) {
+    std::vector<Run> cut;
+    for (Block& block : packed.blocks) {
+        const std::int8_t* step = packed.weights.data() + block.weights;
+        const std::size_t first_run = cut.size();
+        Bounds bounds;
+        for (std::size_t index = block.first_run; index < block.last_run; ++index) {
+            const Run& whole = packed.runs[index];
+            Run part{whole.row, whole.column, 0, false};
+            for (std::size_t done = 0; done < whole.steps; ++done, step += kLanes * 4) {
+                if (!bounds.add(step, top)) {
+                    bounds = Bounds{};
+                    bounds.add(step, top);
+                    if (part.steps > 0) {
+                        part.flush = true;
+                        cut.push_back(part);
+                    } else {
+                        cut.back().flush = true;
+                    }
+                    part = {whole.row, whole.column + done * 4, 0, false};
+                }
+                ++part.steps;
+            }
+            cut.push_back(part);
+        }
+        cut.back().flush = true;
+        block.first_run = first_run;
+        block.last_run = cut.size();
+    }
+    packed.runs = std::move(cut);
+}
+
+}  // namespace bitstrata

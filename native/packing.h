@@ -1,0 +1,150 @@
+// Weights in the order in which kernels read them.
+//
+// With NHWC inputs, what an output pixel needs is a short list of contiguous segments: one per kernel row where the
+// taps of a row touch, else one per tap. A kernel goes through the segments in steps of K elements; for every step the
+// weights of a block's kLanes output channels lie together, K elements each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "arena.h"
+#include "layer.h"
+
+namespace bitstrata {
+
+// Steps through one segment, or a part of one.
+struct Run {
+    std::size_t row, column;  // where in the window: in rows, and in elements along the row
+    std::size_t steps;
+    bool flush;  // whether 16-bit sums must be widened afterwards
+};
+
+struct Block {
+    std::size_t channel, channels;  // its outputs
+    std::size_t group;
+    std::size_t weights;  // index of its first weight
+    std::size_t first_run, last_run;
+};
+
+struct Segment {
+    std::size_t row, column, length;  // as in Run; the length in elements
+};
+
+std::vector<Segment> segments_of(const Geometry& geometry);
+
+// What kernels see: plain pointers, because their files are compiled for other instruction sets.
+template <typename T>
+struct PackedView {
+    const Block* blocks;
+    const Run* runs;
+    const T* weights;
+    const std::int32_t* offsets;  // per output channel: what the zero point takes away
+    std::size_t inputs, group_inputs;
+    std::size_t stride_height, stride_width;
+    int shift;                   // accumulator = (sum << shift) + compensation * window sum + offset
+    std::int32_t compensation;
+    const Segment* segments;     // of the window, for its sum
+    std::size_t segment_count;
+};
+
+template <typename T>
+struct Packed {
+    std::vector<Block> blocks;
+    std::vector<Run> runs;
+    std::vector<Segment> segments;
+    Aligned<T> weights;
+    Aligned<std::int32_t> offsets;
+};
+
+// Packs any layer; weight(output, input of the group, y, x) gives one weight. K elements to a step.
+template <typename T, std::size_t K, typename Weight>
+Packed<T> pack(const Geometry& g, Weight weight) {
+    Packed<T> packed;
+    packed.segments = segments_of(g);
+    std::size_t steps = 0;
+    for (const Segment& segment : packed.segments) steps += (segment.length + K - 1) / K;
+    const std::size_t blocks_per_group = (g.group_outputs() + kLanes - 1) / kLanes;
+    packed.weights = Aligned<T>(g.groups * blocks_per_group * steps * kLanes * K);
+    packed.offsets = Aligned<std::int32_t>(g.outputs + kLanes);
+    std::size_t place = 0;
+    for (std::size_t block = 0; block < g.groups * blocks_per_group; ++block) {
+        const std::size_t group = block / blocks_per_group, within = block % blocks_per_group * kLanes;
+        const std::size_t channel = group * g.group_outputs() + within;
+        const std::size_t channels = g.group_outputs() - within < kLanes ? g.group_outputs() - within : kLanes;
+        packed.blocks.push_back({channel, channels, group, place, packed.runs.size(), 0});
+        for (const Segment& segment : packed.segments) {
+            const std::size_t y = segment.row / g.dilation_height;
+            const std::size_t first_x = segment.column / (g.dilation_width * g.inputs);
+            const std::size_t count = (segment.length + K - 1) / K;
+            packed.runs.push_back({segment.row, segment.column + group * g.group_inputs(), count, false});
+            for (std::size_t element = 0; element < segment.length; ++element) {
+                const std::size_t x = first_x + element / g.group_inputs(), input = element % g.group_inputs();
+                T* step = packed.weights.data() + place + element / K * kLanes * K + element % K;
+                for (std::size_t lane = 0; lane < channels; ++lane) {
+                    step[lane * K] = weight(channel + lane, input, y, x);
+                }
+            }
+            place += count * kLanes * K;
+        }
+        packed.runs.back().flush = true;
+        packed.blocks.back().last_run = packed.runs.size();
+    }
+    return packed;
+}
+
+// Packs a depthwise layer: channels are lanes, a step is K taps, and runs are not used.
+template <typename T, std::size_t K, typename Weight>
+Packed<T> pack_depthwise(const Geometry& g, Weight weight) {
+    Packed<T> packed;
+    packed.segments = segments_of(g);  // one per tap
+    const std::size_t steps = (g.taps() + K - 1) / K, blocks = (g.outputs + kLanes - 1) / kLanes;
+    packed.weights = Aligned<T>(blocks * steps * kLanes * K);
+    packed.offsets = Aligned<std::int32_t>(g.outputs + kLanes);
+    for (std::size_t block = 0; block < blocks; ++block) {
+        const std::size_t channel = block * kLanes, place = block * steps * kLanes * K;
+        const std::size_t channels = g.outputs - channel < kLanes ? g.outputs - channel : kLanes;
+        packed.blocks.push_back({channel, channels, 0, place, 0, 0});
+        for (std::size_t tap = 0; tap < g.taps(); ++tap) {
+            T* step = packed.weights.data() + place + tap / K * kLanes * K + tap % K;
+            for (std::size_t lane = 0; lane < channels; ++lane) {
+                step[lane * K] = weight(channel + lane, 0, tap / g.kernel_width, tap % g.kernel_width);
+            }
+        }
+    }
+    return packed;
+}
+
+template <typename T>
+PackedView<T> view_of(const Packed<T>& packed, const Geometry& g) {
+    return {packed.blocks.data(), packed.runs.data(),   packed.weights.data(), packed.offsets.data(),  g.inputs,
+            g.group_inputs(),     g.stride_height,      g.stride_width,        0,                      0,
+            packed.segments.data(), packed.segments.size()};
+}
+
+// Codes by place, and the odd integers 2^(m+1) q + 2^m - 1 that they stand for.
+struct Codes {
+    const Geometry& geometry;
+    const Coding& coding;
+    const std::int8_t* codes;
+
+    int code(std::size_t output, std::size_t input, std::size_t y, std::size_t x) const {
+        const Geometry& g = geometry;
+        return codes[((output * g.group_inputs() + input) * g.kernel_height + y) * g.kernel_width + x];
+    }
+    int odd(std::size_t output, std::size_t input, std::size_t y, std::size_t x) const {
+        return code(output, input, y, x) * (2 << coding.dropped()) + (1 << coding.dropped()) - 1;
+    }
+    // -o times the sum of an output's odd integers.
+    std::int32_t offset(std::size_t output) const;
+};
+
+// Whether every product pair fits 16 bits, so that vpmaddubsw never saturates on this layer.
+bool pairs_fit(const Geometry& geometry, const Coding& coding, const std::int8_t* codes);
+
+// Cuts the runs of a layer packed by fours so that no 16-bit sum can overflow between two flushes, whatever the input:
+// a bound from the actual weights. Intermediate wrapping is harmless, so only the ends of a stretch are bounded.
+void cut_runs(Packed<std::int8_t>& packed, int top);
+
+}  // namespace bitstrata

@@ -1,0 +1,103 @@
+// A network prepared for this machine: the layers of one view (built once), and plans of steps (one per input shape).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arena.h"
+#include "float_step.h"
+#include "layer.h"
+
+namespace bitstrata {
+
+// A layer with its table; without weights it is an affine map.
+struct TabledLayer {
+    std::unique_ptr<Layer> layer;
+    std::string kernel;
+    bool quantised;
+    Aligned<float> scale, bias;
+    std::size_t channels;  // of the table
+};
+
+class Program {
+public:
+    Program();
+    Program(const Program&) = delete;
+    Program& operator=(const Program&) = delete;
+
+    // All return the layer's number. Kernels are chosen here.
+    std::size_t add_quantised(const Geometry& geometry, const Coding& coding, const std::int8_t* codes,
+                              const float* scale, const float* bias);
+    std::size_t add_float(const Geometry& geometry, const float* weights, const float* scale, const float* bias);
+    std::size_t add_affine(std::size_t channels, const float* scale, const float* bias);
+
+    const TabledLayer& layer(std::size_t number) const;
+
+private:
+    friend class Plan;
+    std::size_t add(std::unique_ptr<Layer> layer, std::string kernel, bool quantised, std::size_t channels,
+                    const float* scale, const float* bias);
+
+    std::vector<std::unique_ptr<TabledLayer>> layers_;
+    FloatStepLoops float_step_;
+    mutable Arenas arenas_;
+};
+
+// What a step is besides its buffers; the numbers mean what its kind says.
+struct StepDescription {
+    std::string kind;
+    std::ptrdiff_t layer = -1;
+    std::string activation = "none";
+    std::vector<std::int64_t> parameters;
+    float value = 0.0f;
+};
+
+// The steps for one input shape, bound to places in an arena. Everything is checked when it is added, so that a run
+// cannot leave its arena whatever the planner did. Runs change nothing here.
+class Plan {
+public:
+    Plan(const Program& program, std::size_t arena_bytes, Image input);
+    Plan(const Plan&) = delete;
+    Plan& operator=(const Plan&) = delete;
+
+    void add(const StepDescription& description, std::vector<Buffer> inputs, const Buffer* residual,
+             std::vector<Output> outputs, std::size_t workspace_offset);
+    // The next result that the caller gets.
+    void add_result(const Buffer& buffer);
+
+    std::size_t arena_bytes() const { return arena_bytes_; }
+    const Image& input() const { return input_; }
+    const std::vector<Buffer>& results() const { return results_; }
+
+    // x is of the input's shape, each result of its buffer's; all are dense and NCHW.
+    void run(const float* x, float* const* results, std::size_t threads) const;
+
+private:
+    struct Step {
+        const TabledLayer* layer;  // or null
+        bool convolves;            // else `floats` says what to do
+        FloatStep floats;
+        std::vector<Buffer> inputs;
+        bool has_residual;
+        Buffer residual;
+        std::vector<Output> outputs;
+        Image result;
+        Activation activation;
+        std::size_t workspace_offset, blocks;
+    };
+
+    void bind_convolution(Step& step) const;
+    void bind_floats(Step& step, const StepDescription& description) const;
+    void run_step(const Step& step, const float* x, unsigned char* arena, std::size_t threads) const;
+
+    const Program& program_;
+    std::size_t arena_bytes_;
+    Image input_;
+    std::vector<Step> steps_;
+    std::vector<Buffer> results_;
+};
+
+}  // namespace bitstrata

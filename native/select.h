@@ -1,0 +1,24 @@
+// Which kernels there are, and which one a layer gets.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "float_step.h"
+#include "layer.h"
+
+namespace bitstrata {
+
+// All kernels that this processor can run, the preferred first. Environment variables play no part here.
+const std::vector<QuantisedKernel>& quantised_kernels();
+const std::vector<FloatKernel>& float_kernels();
+
+// The best kernel for a layer. BITSTRATA_KERNELS=portable in the environment leaves the portable ones only.
+const QuantisedKernel& choose_quantised(const Geometry& geometry, const Coding& coding, const std::int8_t* codes);
+const FloatKernel& choose_float();
+FloatStepLoops choose_float_steps();
+
+// The instruction set that layers get now: "avx2" or "portable".
+std::string chosen_isa();
+
+}  // namespace bitstrata
