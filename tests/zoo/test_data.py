@@ -152,9 +152,13 @@ def crop_and_flip_slowly(image: np.ndarray, padding: int, top: int, left: int, f
             for column in range(width):
                 source_row = row + top - padding
                 source_column = (width - 1 - column if flip else column) + left - padding
-                if 0 <= source_row < height and 0 <= source_column < width:
-                    result[channel, row, column] = image[channel, source_row, source_column]
+                result[channel, row, column] = image[channel, mirror(source_row, height), mirror(source_column, width)]
     return result
+
+
+def mirror(index: int, size: int) -> int:
+    """An index beyond an edge, reflected; the edge itself is not repeated."""
+    return -index if index < 0 else 2 * (size - 1) - index if index >= size else index
 
 
 @pytest.mark.parametrize("augmentation", [CropAndFlip(), CropAndFlip(1, flip=False), CropAndFlip(0)])
