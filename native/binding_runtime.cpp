@@ -15,6 +15,7 @@
 #include "limits.h"
 #include "one_layer.h"
 #include "program.h"
+#include "roofline.h"
 #include "select.h"
 #include "thread_pool.h"
 #include "unlocked.h"
@@ -81,7 +82,10 @@ Output output_of(const Buffer& buffer, float inverse_step, int zero_point, int t
     return {buffer, inverse_step, static_cast<float>(-zero_point), static_cast<float>(top - zero_point), zero_point};
 }
 
-void run(const Plan& plan, const Dense<const float>& x, const std::vector<Dense<float>>& results, std::size_t threads) {
+using Results = std::vector<Dense<float>>;
+
+void run(const Plan& plan, const Dense<const float>& x, const Results& results, std::size_t threads,
+         double* seconds = nullptr) {
     const auto size = [](const Image& image) { return image.batch * image.height * image.width * image.channels; };
     require(x.size() == size(plan.input()), "an input of another size than the plan's");
     require(results.size() == plan.results().size(), "another number of results than the plan's");
@@ -91,7 +95,7 @@ void run(const Plan& plan, const Dense<const float>& x, const std::vector<Dense<
         places.push_back(results[index].data());
     }
     Unlocked unlocked;
-    plan.run(x.data(), places.data(), threads);
+    plan.run(x.data(), places.data(), threads, seconds);
 }
 
 std::vector<std::string> kernel_names() {
@@ -109,6 +113,10 @@ void bind_runtime(nb::module_& m) {
     m.def("worker_count", &worker_count, "How many threads of the runtime's own are running.");
     m.def("stop_threads", &stop_thread_pool, nb::call_guard<nb::gil_scoped_release>(),
           "Ends the runtime's own threads; later calls run on the calling thread alone.");
+    m.def("multiply_rate", &multiply_rate, "floats"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Multiply-accumulates per second that one thread of this processor can do at most, of floats or of bytes.");
+    m.def("read_rate", &read_rate, "bytes"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Bytes per second that one thread can read from a stretch of that size.");
     nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
         nb::gil_scoped_release unlocked;
         park_other_threads();
@@ -201,5 +209,19 @@ void bind_runtime(nb::module_& m) {
             "kind"_a, "layer"_a, "inputs"_a, "residual"_a.none(), "activation"_a, "outputs"_a, "parameters"_a,
             "value"_a, "workspace"_a)
         .def("add_result", &Plan::add_result, "buffer"_a)
-        .def("run", &run, "x"_a.noconvert(), "results"_a, "threads"_a);
+        .def(
+            "run",
+            [](const Plan& self, const Dense<const float>& x, const Results& results, std::size_t threads) {
+                run(self, x, results, threads);
+            },
+            "x"_a.noconvert(), "results"_a, "threads"_a)
+        .def(
+            "profile",
+            [](const Plan& self, const Dense<const float>& x, const Results& results, std::size_t threads) {
+                std::vector<double> seconds(self.step_count() + 1);
+                run(self, x, results, threads, seconds.data());
+                return seconds;
+            },
+            "x"_a.noconvert(), "results"_a, "threads"_a,
+            "Runs, and returns the seconds of each step, and last those of writing the results.");
 }

@@ -1,6 +1,9 @@
 // Runs a plan: step after step, each split over the threads.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <utility>
+#include <vector>
 
 #include "program.h"
 #include "thread_pool.h"
@@ -11,20 +14,24 @@ namespace {
 // Pieces of work per thread, so that one that is slow or comes late does not hold up the others.
 constexpr std::size_t kPiecesPerThread = 4;
 
+// No more than this many threads ever work on one call.
+constexpr std::size_t kMostThreads = 256;
+
 std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
-// How a step is cut: strips of pixels, times sets of blocks of channels where the strips alone are too few.
+// How a step is cut: strips of units, times sets of blocks of channels where the strips alone are too few.
 struct Pieces {
-    std::size_t pixels, strips, blocks, sets;
+    Cut cut;
+    std::size_t strips, blocks, sets;
 
-    Pieces(std::size_t pixels, std::size_t blocks, std::size_t threads)
-        : pixels(pixels), strips(divided_up(pixels, kStrip)), blocks(blocks), sets(1) {
+    Pieces(Cut cut, std::size_t blocks, std::size_t threads)
+        : cut(cut), strips(divided_up(cut.units, cut.at_most)), blocks(blocks), sets(1) {
         if (threads > 1) sets = std::clamp<std::size_t>(divided_up(threads * kPiecesPerThread, strips), 1, blocks);
     }
     std::size_t count() const { return strips * sets; }
-    Range pixels_of(std::size_t piece) const {
-        const std::size_t begin = piece / sets * kStrip;
-        return {begin, std::min(begin + kStrip, pixels)};
+    Range units_of(std::size_t piece) const {
+        const std::size_t begin = piece / sets * cut.at_most;
+        return {begin, std::min(begin + cut.at_most, cut.units)};
     }
     Range blocks_of(std::size_t piece) const {
         const std::size_t set = piece % sets;
@@ -55,7 +62,36 @@ void write_result(const Buffer& buffer, const unsigned char* arena, float* to, s
 
 }  // namespace
 
-void Plan::run_step(const Step& step, const float* x, unsigned char* arena, std::size_t threads) const {
+// Scratch memory for the pieces that run at the same time, of which there are never more than threads.
+class Scratches {
+public:
+    Scratches(unsigned char* memory, std::size_t bytes, std::size_t count) : memory_(memory), bytes_(bytes), busy_(count) {}
+
+    // One of them, until the end of a piece.
+    class Taken {
+    public:
+        explicit Taken(Scratches& from) : from_(from) {
+            while (from.busy_[place_].exchange(true, std::memory_order_acquire)) place_ = (place_ + 1) % from.busy_.size();
+            memory = from.memory_ + place_ * from.bytes_;
+        }
+        ~Taken() { from_.busy_[place_].store(false, std::memory_order_release); }
+        Taken(const Taken&) = delete;
+        Taken& operator=(const Taken&) = delete;
+
+        unsigned char* memory;
+
+    private:
+        Scratches& from_;
+        std::size_t place_ = 0;
+    };
+
+private:
+    unsigned char* memory_;
+    std::size_t bytes_;
+    std::vector<std::atomic<bool>> busy_;
+};
+
+Epilogue Plan::epilogue_of(const Step& step, unsigned char* arena) {
     Epilogue epilogue{};
     epilogue.arena = arena;
     epilogue.outputs = step.outputs.data();
@@ -67,12 +103,18 @@ void Plan::run_step(const Step& step, const float* x, unsigned char* arena, std:
     if (step.has_residual) epilogue.residual = reinterpret_cast<const float*>(arena + step.residual.offset);
     epilogue.activation = step.activation;
     epilogue.channels = step.result.channels;
+    return epilogue;
+}
 
-    const Pieces pieces(step.result.batch * step.result.height * step.result.width, step.blocks, threads);
+void Plan::run_step(const Step& step, const float* x, unsigned char* arena, Scratches& scratches,
+                    std::size_t threads) const {
+    const Epilogue epilogue = epilogue_of(step, arena);
+    const Pieces pieces(step.cut, step.blocks, threads);
+    const std::size_t pixels = step.result.batch * step.result.height * step.result.width;
     const auto finish_piece = [&](std::size_t piece) {
         if (piece % pieces.sets != 0) return;
-        const Range pixels = pieces.pixels_of(piece);
-        fill_borders(epilogue, step.result, pixels.begin, pixels.end);
+        const std::size_t strip = piece / pieces.sets;
+        fill_borders(epilogue, step.result, strip * pixels / pieces.strips, (strip + 1) * pixels / pieces.strips);
     };
     if (step.convolves) {
         const Buffer& input = step.inputs[0];
@@ -80,26 +122,54 @@ void Plan::run_step(const Step& step, const float* x, unsigned char* arena, std:
                         step.result.height,   step.result.width, arena + step.workspace_offset,
                         epilogue};
         const auto body = [&](std::size_t piece) {
-            step.layer->layer->run(call, pieces.pixels_of(piece), pieces.blocks_of(piece));
+            if (step.layer->layer->scratch() == 0) {
+                step.layer->layer->run(call, pieces.units_of(piece), pieces.blocks_of(piece));
+            } else {
+                const Scratches::Taken taken(scratches);
+                Call own = call;
+                own.scratch = taken.memory;
+                step.layer->layer->run(own, pieces.units_of(piece), pieces.blocks_of(piece));
+            }
             finish_piece(piece);
         };
         parallel_for(pieces.count(), threads, body);
     } else {
         const auto body = [&](std::size_t piece) {
-            program_.float_step_(step.floats, x, epilogue, pieces.pixels_of(piece), pieces.blocks_of(piece));
+            program_.float_step_(step.floats, x, epilogue, pieces.units_of(piece), pieces.blocks_of(piece));
             finish_piece(piece);
         };
         parallel_for(pieces.count(), threads, body);
     }
 }
 
-void Plan::run(const float* x, float* const* results, std::size_t threads) const {
+void Plan::run(const float* x, float* const* results, std::size_t threads, double* seconds) const {
     Arenas::Arena arena = program_.arenas_.borrow(arena_bytes_);
-    for (const Step& step : steps_) run_step(step, x, arena->data(), threads);
+    const std::size_t count = std::min(std::max<std::size_t>(threads, 1), kMostThreads);
+    Arenas::Arena scratch = program_.scratches_.borrow(scratch_bytes_ * count);
+    Scratches scratches(scratch->data(), scratch_bytes_, count);
+    auto started = std::chrono::steady_clock::now();
+    const auto note = [&] {
+        if (!seconds) return;
+        const auto now = std::chrono::steady_clock::now();
+        *seconds++ = std::chrono::duration<double>(now - started).count();
+        started = now;
+    };
+    for (std::size_t index = 0; index < steps_.size(); ++index) {
+        const Step& step = steps_[index];
+        if (step.joined) {
+            run_joined(step, steps_[++index], arena->data(), threads);
+            note();  // of both; what is noted below is nothing
+        } else {
+            run_step(step, x, arena->data(), scratches, threads);
+        }
+        note();
+    }
     for (std::size_t index = 0; index < results_.size(); ++index) {
         write_result(results_[index], arena->data(), results[index], threads);
     }
+    note();
     program_.arenas_.give_back(std::move(arena));
+    program_.scratches_.give_back(std::move(scratch));
 }
 
 }  // namespace bitstrata

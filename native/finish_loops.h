@@ -1,119 +1,284 @@
-// The epilogue at work on a tile of accumulators: some pixels by up to kLanes channels.
+// The epilogue at work on accumulators: some pixels by up to kLanes channels.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
+#include <type_traits>
 
 #include "activation_loops.h"
+#include "code_loops.h"
 #include "epilogue.h"
 
 namespace bitstrata {
 namespace {
 
-// The kLanes channels of one pixel.
-struct Pixel {
-    Lanes first, second;
+// What becomes of accumulators before they are stored, for kLanes channels; loaded once for many pixels.
+struct Table {
+    bool scaled;
+    Pixel scale, bias;
 };
 
-inline Pixel load_pixel(const float* from, std::size_t channels) {
-    if (channels == kLanes) return {load(from), load(from + kWidth)};
-    float some[kLanes] = {};
-    std::memcpy(some, from, channels * sizeof(float));
-    return {load(some), load(some + kWidth)};
-}
-
-inline void store_floats(const Pixel& y, float* to, std::size_t channels) {
-    if (channels == kLanes) {
-        store(y.first, to);
-        store(y.second, to + kWidth);
-    } else {
-        float some[kLanes];
-        store(y.first, some);
-        store(y.second, some + kWidth);
-        std::memcpy(to, some, channels * sizeof(float));
+inline Table table_of(const Epilogue& epilogue, std::size_t channel) {
+    Table table{epilogue.scale != nullptr, {}, {}};
+    for (std::size_t part = 0; part < kParts; ++part) {
+        const std::size_t at = channel + part * kWidth;
+        table.scale.parts[part] = table.scaled ? load(epilogue.scale + at) : spread(1.0f);
+        table.bias.parts[part] = table.scaled ? load(epilogue.bias + at) : spread(0.0f);
     }
+    return table;
 }
 
-// Clamping to whole numbers before rounding gives the same codes as after it.
-inline Lanes coded(const Output& output, Lanes y) {
-    const Lanes scaled = at_least(y * spread(output.inverse_step), spread(output.low));
-    return at_most(scaled, spread(output.high));
-}
+// Pixels side by side in one row of the result: everything about them is evenly spaced.
+template <typename T>
+struct Row {
+    const T (*tile)[kLanes];
+    const float* residual;  // or null
+    std::size_t pixels, channels;
+    std::size_t step;  // elements from pixel to pixel
+};
 
-inline void store_codes(const Output& output, const Pixel& y, std::uint8_t* to, std::size_t channels) {
-    // Rounded before the zero point is added: a half may become even or odd by it.
-    const Lanes zero_point = spread(static_cast<float>(output.zero_point));
-    const Lanes first = round_to_even(coded(output, y.first)) + zero_point;
-    const Lanes second = round_to_even(coded(output, y.second)) + zero_point;
-    if (channels == kLanes) {
-        store_bytes(first, second, to);
-    } else {
-        std::uint8_t some[kLanes];
-        store_bytes(first, second, some);
-        std::memcpy(to, some, channels);
+template <typename T, bool Residual>
+inline Pixel scaled_pixel(const Row<T>& row, const Table& table, std::size_t p) {
+    Pixel y;
+    for (std::size_t part = 0; part < kParts; ++part) {
+        const Lanes sum = load(row.tile[p] + part * kWidth);
+        y.parts[part] = sum * table.scale.parts[part] + table.bias.parts[part];
     }
+    if (Residual) {
+        const Pixel residual = load_pixel(row.residual + p * row.step, row.channels);
+        for (std::size_t part = 0; part < kParts; ++part) y.parts[part] = y.parts[part] + residual.parts[part];
+    }
+    return y;
 }
 
-inline void store_pixel(const Epilogue& epilogue, const Pixel& y, const Position& at, std::size_t channel,
+// Whether an activation only bounds its input, so that it can be a bound on codes.
+inline bool bounds(Activation activation) {
+    return activation == Activation::none || activation == Activation::relu || activation == Activation::relu6;
+}
+
+// How codes are made of values that the activation was applied to, or is folded into the bounds for.
+inline Coder coder_of(const Output& output, Activation folded) {
+    Coder coder{output.inverse_step, output.low, output.high, static_cast<std::int16_t>(output.zero_point), 0, 0};
+    if (folded != Activation::none && coder.low < 0.0f) coder.low = 0.0f;
+    if (folded == Activation::relu6 && 6.0f * output.inverse_step < coder.high) {
+        coder.high = 6.0f * output.inverse_step;
+    }
+    coder.first = static_cast<std::uint8_t>(static_cast<int>(coder.low) + output.zero_point);
+    constexpr float kShift = 12582912.0f;  // beyond which a float has no fraction: the addition rounds
+    coder.last = static_cast<std::uint8_t>(static_cast<int>((coder.high + kShift) - kShift) + output.zero_point);
+    return coder;
+}
+
+// Whether whatever 32-bit accumulator gives numbers that, multiplied with the inverse step, fit 32 bits.
+inline bool fits(const Table& table, const Coder& coder) {
+    bool all = true;
+    for (std::size_t part = 0; part < kParts; ++part) {
+        const Lanes most = without_sign(table.scale.parts[part]) * spread(2147483648.0f) +
+                           without_sign(table.bias.parts[part]);
+        all = all && all_below(most * spread(coder.inverse_step), spread(1073741824.0f));
+    }
+    return all;
+}
+
+// Codes of value(p) for all pixels p. Clamped says that they may be too large to be rounded as they are.
+template <bool Clamped, typename Value>
+inline void store_codes(Value value, std::size_t pixels, const Coder& coder, std::uint8_t* to, std::size_t step,
                         std::size_t channels) {
+    const Lanes inverse = spread(coder.inverse_step), low = spread(coder.low), high = spread(coder.high);
+    const auto coded = [&](std::size_t p) {
+        Pixel y = value(p);
+        for (std::size_t part = 0; part < kParts; ++part) {
+            Lanes& lanes = y.parts[part];
+            lanes = lanes * inverse;
+            if (Clamped) lanes = at_most(at_least(lanes, low), high);
+        }
+        return y;
+    };
+    Pixel group[kGroup];
+    std::size_t p = 0;
+    for (; p + kGroup <= pixels; p += kGroup, to += kGroup * step) {
+        for (std::size_t index = 0; index < kGroup; ++index) group[index] = coded(p + index);
+        store_group(group, coder, to, step, kGroup, channels);
+    }
+    if (p == pixels) return;
+    for (std::size_t index = 0; index < kGroup; ++index) {
+        group[index] = coded(p + index < pixels ? p + index : pixels - 1);
+    }
+    store_group(group, coder, to, step, pixels - p, channels);
+}
+
+// The common case: one consumer, which reads codes, and an activation that is a bound.
+template <typename T, bool Residual>
+inline void finish_codes(const Row<T>& row, const Table& table, const Coder& coder, bool fits, std::uint8_t* to) {
+    const auto value = [&](std::size_t p) { return scaled_pixel<T, Residual>(row, table, p); };
+    if (fits) {
+        store_codes<false>(value, row.pixels, coder, to, row.step, row.channels);
+    } else {
+        store_codes<true>(value, row.pixels, coder, to, row.step, row.channels);
+    }
+}
+
+template <typename T, bool Residual>
+inline void finish_floats(const Row<T>& row, const Table& table, Activation activation, float* to, std::size_t step) {
+    const auto each = [&](auto activate) {
+        for (std::size_t p = 0; p < row.pixels; ++p) {
+            Pixel y;
+            if (table.scaled) {
+                y = scaled_pixel<T, Residual>(row, table, p);
+            } else {  // no multiplication: it would lose the sign of a zero, or the payload of what is not a number
+                for (std::size_t part = 0; part < kParts; ++part) y.parts[part] = load(row.tile[p] + part * kWidth);
+                if (Residual) {
+                    const Pixel residual = load_pixel(row.residual + p * row.step, row.channels);
+                    for (std::size_t part = 0; part < kParts; ++part) {
+                        y.parts[part] = y.parts[part] + residual.parts[part];
+                    }
+                }
+            }
+            for (std::size_t part = 0; part < kParts; ++part) y.parts[part] = activate(y.parts[part]);
+            store_floats(y, to + p * step, row.channels);
+        }
+    };
+    switch (activation) {
+        case Activation::none:
+            return each([](Lanes x) { return x; });
+        case Activation::relu:
+            return each([](Lanes x) { return activated(Activation::relu, x); });
+        default:
+            return each([&](Lanes x) { return activated(activation, x); });
+    }
+}
+
+inline std::size_t place_of(const Epilogue& epilogue, const Buffer& buffer, const Position& at, std::size_t channel) {
+    return buffer.origin + at.sample * buffer.image + at.y * buffer.row + at.x * epilogue.channels + channel;
+}
+
+// Any number of outputs: floats first, then codes from those.
+template <typename T>
+inline void finish_any(const Epilogue& epilogue, const Row<T>& row, const Table& table, const Position& at,
+                       std::size_t channel) {
+    float values[kStrip][kLanes];
+    float* floats = values[0];
+    std::size_t step = kLanes;
+    const auto codes_at = [&](const Buffer& buffer) {
+        return epilogue.arena + buffer.offset + place_of(epilogue, buffer, at, channel);
+    };
+    const auto floats_at = [&](const Buffer& buffer) {
+        return reinterpret_cast<float*>(epilogue.arena + buffer.offset) + place_of(epilogue, buffer, at, channel);
+    };
+    for (std::size_t index = 0; index < epilogue.output_count; ++index) {
+        if (epilogue.outputs[index].buffer.codes) continue;
+        floats = floats_at(epilogue.outputs[index].buffer);
+        step = row.step;
+        break;
+    }
+    if (row.residual) {
+        finish_floats<T, true>(row, table, epilogue.activation, floats, step);
+    } else {
+        finish_floats<T, false>(row, table, epilogue.activation, floats, step);
+    }
     for (std::size_t index = 0; index < epilogue.output_count; ++index) {
         const Output& output = epilogue.outputs[index];
-        const Buffer& buffer = output.buffer;
-        const std::size_t place =
-            buffer.origin + at.sample * buffer.image + at.y * buffer.row + at.x * epilogue.channels + channel;
-        unsigned char* start = epilogue.arena + buffer.offset;
-        if (buffer.codes) {
-            store_codes(output, y, start + place, channels);
-        } else {
-            store_floats(y, reinterpret_cast<float*>(start) + place, channels);
+        const auto value = [&](std::size_t p) { return load_pixel(floats + p * step, row.channels); };
+        if (output.buffer.codes) {
+            const Coder coder = coder_of(output, Activation::none);
+            store_codes<true>(value, row.pixels, coder, codes_at(output.buffer), row.step, row.channels);
+        } else if (float* to = floats_at(output.buffer); to != floats) {
+            for (std::size_t p = 0; p < row.pixels; ++p) store_floats(value(p), to + p * row.step, row.channels);
         }
     }
 }
 
-// tile[p] belongs to the pixel at positions[p], number first + p of the result, and to the channels from `channel` on.
-// T is the type of the accumulators: int32 or float. Lanes from `channels` on hold anything.
+// Moves a position on by one row's end.
+inline void next_row(Position& at, std::size_t height) {
+    at.x = 0;
+    if (++at.y == height) {
+        at.y = 0;
+        ++at.sample;
+    }
+}
+
+// An epilogue with what is the same for all its tiles.
+class Finish {
+public:
+    explicit Finish(const Epilogue& epilogue) : epilogue_(epilogue) {
+        if (epilogue.accumulators) return;
+        const Output& only = epilogue.outputs[0];
+        simple_ = epilogue.output_count == 1 && only.buffer.codes && epilogue.scale && bounds(epilogue.activation);
+        if (simple_) coder_ = coder_of(only, epilogue.activation);
+        width_ = only.buffer.shape.width;
+        height_ = only.buffer.shape.height;
+        for (std::size_t index = 0; index < epilogue.output_count; ++index) {
+            const Buffer& buffer = epilogue.outputs[index].buffer;
+            if (buffer.row != width_ * epilogue.channels || buffer.image != height_ * buffer.row) dense_ = false;
+        }
+    }
+
+    // tile[p] is of pixel number first + p of the result, whose first one is at `at`, and of the channels from `channel`
+    // on. T is the type of the accumulators: int32, int16 or float. Lanes from `channels` on hold anything. At most
+    // kStrip pixels; the more at once, the better.
+    template <typename T>
+    void operator()(const T (*tile)[kLanes], Position at, std::size_t first, std::size_t pixels, std::size_t channel,
+                    std::size_t channels) const {
+        if (epilogue_.accumulators) return copy(tile, first, pixels, channel, channels);
+        const Table table = table_of(epilogue_, channel);
+        const bool small = simple_ && !epilogue_.residual && std::is_integral<T>::value && fits(table, coder_);
+        while (pixels > 0) {
+            const std::size_t left = dense_ ? pixels : width_ - at.x, some = left < pixels ? left : pixels;
+            Row<T> row{tile, nullptr, some, channels, epilogue_.channels};
+            if (epilogue_.residual) row.residual = epilogue_.residual + first * epilogue_.channels + channel;
+            if (!simple_) {
+                finish_any(epilogue_, row, table, at, channel);
+            } else {
+                const Buffer& buffer = epilogue_.outputs[0].buffer;
+                std::uint8_t* to = epilogue_.arena + buffer.offset + place_of(epilogue_, buffer, at, channel);
+                if (row.residual) {
+                    finish_codes<T, true>(row, table, coder_, false, to);
+                } else {
+                    finish_codes<T, false>(row, table, coder_, small, to);
+                }
+            }
+            tile += some;
+            first += some;
+            pixels -= some;
+            next_row(at, height_);
+        }
+    }
+
+private:
+    template <typename T>
+    void copy(const T (*tile)[kLanes], std::size_t first, std::size_t pixels, std::size_t channel,
+              std::size_t channels) const {
+        for (std::size_t p = 0; p < pixels; ++p) {
+            std::int32_t* to = epilogue_.accumulators + (first + p) * epilogue_.channels + channel;
+            for (std::size_t lane = 0; lane < channels; ++lane) to[lane] = static_cast<std::int32_t>(tile[p][lane]);
+        }
+    }
+
+    const Epilogue& epilogue_;
+    bool simple_ = false;  // one consumer, which reads codes
+    bool dense_ = true;    // rows follow each other without a border
+    Coder coder_{};
+    std::size_t width_ = 0, height_ = 0;
+};
+
+// The same for kernels with tiles in any order; positions[p] is that of tile[p].
 template <typename T>
 inline void finish(const Epilogue& epilogue, const T (*tile)[kLanes], const Position* positions, std::size_t first,
                    std::size_t pixels, std::size_t channel, std::size_t channels) {
-    if (epilogue.accumulators) {
-        for (std::size_t p = 0; p < pixels; ++p) {
-            std::int32_t* to = epilogue.accumulators + (first + p) * epilogue.channels + channel;
-            std::memcpy(to, tile[p], channels * sizeof(T));
-        }
-        return;
-    }
-    for (std::size_t p = 0; p < pixels; ++p) {
-        Pixel y{load(tile[p]), load(tile[p] + kWidth)};
-        if (epilogue.scale) {
-            const float* scale = epilogue.scale + channel;
-            const float* bias = epilogue.bias + channel;
-            y.first = y.first * load(scale) + load(bias);
-            y.second = y.second * load(scale + kWidth) + load(bias + kWidth);
-        }
-        if (epilogue.residual) {
-            const Pixel residual =
-                load_pixel(epilogue.residual + (first + p) * epilogue.channels + channel, channels);
-            y.first = y.first + residual.first;
-            y.second = y.second + residual.second;
-        }
-        y.first = activated(epilogue.activation, y.first);
-        y.second = activated(epilogue.activation, y.second);
-        store_pixel(epilogue, y, positions[p], channel, channels);
-    }
+    Finish{epilogue}(tile, positions[0], first, pixels, channel, channels);
+}
+
+// Where a pixel of a result lies.
+inline Position position_of(std::size_t height, std::size_t width, std::size_t pixel) {
+    const std::size_t row = pixel / width;
+    return {row / height, row % height, pixel % width};
 }
 
 // The positions of the pixels [first, last) of a result.
 inline void locate(std::size_t height, std::size_t width, std::size_t first, std::size_t last, Position* positions) {
-    Position at{first / (height * width), first / width % height, first % width};
+    Position at = position_of(height, width, first);
     for (std::size_t pixel = first; pixel < last; ++pixel) {
         positions[pixel - first] = at;
-        if (++at.x == width) {
-            at.x = 0;
-            if (++at.y == height) {
-                at.y = 0;
-                ++at.sample;
-            }
-        }
+        if (++at.x == width) next_row(at, height);
     }
 }
 

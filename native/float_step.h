@@ -39,6 +39,7 @@ struct FloatStep {
     std::size_t source_count;
     Image result;
     Window window;          // of max_pool and average_pool
+    std::size_t rows_before = 0;  // of the source, counted over all its images: so many are not there
     PadMode mode;           // of pad: places before the first channel, row and column
     std::size_t before, top, left;
     float value;
@@ -55,6 +56,12 @@ void float_step(const FloatStep& step, const float* external, const Epilogue& ep
 }
 #if defined(BITSTRATA_AVX2)
 namespace avx2 {
+void float_step(const FloatStep& step, const float* external, const Epilogue& epilogue, Range pixels,
+                Range blocks) noexcept;
+}
+#endif
+#if defined(BITSTRATA_AVX512)
+namespace avx512 {
 void float_step(const FloatStep& step, const float* external, const Epilogue& epilogue, Range pixels,
                 Range blocks) noexcept;
 }

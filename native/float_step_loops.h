@@ -6,6 +6,7 @@
 
 #include "finish_loops.h"
 #include "float_step.h"
+#include "input_loops.h"
 #include "pool_loops.h"
 
 namespace bitstrata {
@@ -17,18 +18,6 @@ inline void copy_lanes(const float* from, float (&to)[kLanes]) { std::memcpy(to,
 
 inline std::size_t pixel_of(const Image& image, std::size_t sample, std::size_t y, std::size_t x) {
     return ((sample * image.height + y) * image.width + x) * image.channels;
-}
-
-inline void read_input(const FloatStep& step, const float* external, const Position* positions, std::size_t count,
-                       std::size_t channel, std::size_t channels, Tile tile) {
-    const Image& image = step.result;
-    for (std::size_t p = 0; p < count; ++p) {
-        const Position& at = positions[p];
-        for (std::size_t lane = 0; lane < kLanes; ++lane) {
-            const std::size_t plane = at.sample * image.channels + channel + lane;
-            tile[p][lane] = lane < channels ? external[(plane * image.height + at.y) * image.width + at.x] : 0.0f;
-        }
-    }
 }
 
 inline void concatenate(const FloatStep& step, const Epilogue& epilogue, std::size_t first, std::size_t count,
@@ -116,7 +105,9 @@ inline void multiply(const FloatStep& step, const Epilogue& epilogue, const Posi
         const std::size_t place = image.height * image.width == 1 ? at.sample : pixel;
         factors[index] = source_at(step, epilogue, index) + place * image.channels + channel;
     }
-    for (std::size_t lane = 0; lane < kLanes; ++lane) y[lane] = factors[0][lane] * factors[1][lane];
+    for (std::size_t lane = 0; lane < kLanes; lane += kWidth) {
+        store(load(factors[0] + lane) * load(factors[1] + lane), y + lane);
+    }
 }
 
 inline void make_tile(const FloatStep& step, const float* external, const Epilogue& epilogue, const Position* positions,
@@ -135,7 +126,9 @@ inline void make_tile(const FloatStep& step, const float* external, const Epilog
             const float* a = source_at(step, epilogue, 0) + dense;
             const float* b = source_at(step, epilogue, 1) + dense;
             for (std::size_t p = 0; p < count; ++p, a += step.result.channels, b += step.result.channels) {
-                for (std::size_t lane = 0; lane < kLanes; ++lane) tile[p][lane] = a[lane] + b[lane];
+                for (std::size_t lane = 0; lane < kLanes; lane += kWidth) {
+                    store(load(a + lane) + load(b + lane), tile[p] + lane);
+                }
             }
             return;
         }
@@ -146,12 +139,9 @@ inline void make_tile(const FloatStep& step, const float* external, const Epilog
             return;
         case FloatKind::max_pool:
         case FloatKind::average_pool:
-            for (std::size_t p = 0; p < count; ++p) pool(step, epilogue, positions[p], channel, tile[p]);
-            return;
         case FloatKind::adaptive_max_pool:
         case FloatKind::adaptive_average_pool:
-            for (std::size_t p = 0; p < count; ++p) adaptive_pool(step, epilogue, positions[p], channel, tile[p]);
-            return;
+            return;  // run_pool's
         case FloatKind::pad:
             for (std::size_t p = 0; p < count; ++p) pad(step, epilogue, positions[p], channel, tile[p]);
             return;
@@ -166,8 +156,12 @@ inline void make_tile(const FloatStep& step, const float* external, const Epilog
 
 inline void run_float_step(const FloatStep& step, const float* external, const Epilogue& epilogue, Range pixels,
                            Range blocks) {
+    if (step.kind == FloatKind::input && kept_as_it_is(epilogue)) {
+        return copy_input(step, external, epilogue, pixels, blocks);
+    }
     Position positions[kStrip];
     locate(step.result.height, step.result.width, pixels.begin, pixels.end, positions);
+    if (pools(step.kind)) return run_pool(step, epilogue, positions, pixels, blocks);
     float tile[kStrip][kLanes] = {};
     for (std::size_t block = blocks.begin; block < blocks.end; ++block) {
         const std::size_t channel = block * kLanes;

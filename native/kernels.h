@@ -21,8 +21,20 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
 // Odd integers as 16 bits: for 8-bit weights whose products could saturate.
 void wide(const PackedView<std::int16_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
 void depthwise(const PackedView<std::int16_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+// Depthwise windows of 3x3 and 5x5, stride 1 and 2, with sums that fit 16 bits.
+void narrow_depthwise(const PackedView<std::int8_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
 void floats(const PackedView<float>& layer, const Call& call, Range pixels, Range blocks) noexcept;
 }  // namespace avx2
+#endif
+
+#if defined(BITSTRATA_AVX512)
+namespace avx512 {
+// Codes of any width as bytes, products summed in 32 bits.
+void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+// Depthwise windows of 3x3 and 5x5, stride 1 and 2.
+void depthwise(const PackedView<std::int8_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+void floats(const PackedView<float>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+}  // namespace avx512
 #endif
 
 }  // namespace bitstrata

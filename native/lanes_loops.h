@@ -1,4 +1,4 @@
-// Eight floats at a time: vector registers where the file is compiled for them, else a loop.
+// Eight or sixteen floats at a time: vector registers where the file is compiled for them, else a loop.
 //
 // Headers named *_loops.h are compiled once per instruction set. All they define is in an unnamed namespace: a shared
 // definition could be the one with instructions that the processor does not have.
@@ -15,9 +15,49 @@
 namespace bitstrata {
 namespace {
 
-constexpr std::size_t kWidth = 8;
+#if defined(__AVX512F__)
 
-#if defined(__AVX2__)
+constexpr std::size_t kWidth = 16;
+
+struct Lanes {
+    __m512 values;
+};
+
+inline Lanes load(const float* from) { return {_mm512_loadu_ps(from)}; }
+inline Lanes load(const std::int32_t* from) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(from))}; }
+inline Lanes load(const std::int16_t* from) {
+    const __m256i shorts = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(shorts))};
+}
+inline void store(Lanes x, float* to) { _mm512_storeu_ps(to, x.values); }
+inline Lanes spread(float x) { return {_mm512_set1_ps(x)}; }
+
+inline Lanes operator+(Lanes a, Lanes b) { return {_mm512_add_ps(a.values, b.values)}; }
+inline Lanes operator-(Lanes a, Lanes b) { return {_mm512_sub_ps(a.values, b.values)}; }
+inline Lanes operator*(Lanes a, Lanes b) { return {_mm512_mul_ps(a.values, b.values)}; }
+inline Lanes operator/(Lanes a, Lanes b) { return {_mm512_div_ps(a.values, b.values)}; }
+// The bound, where x is not a number.
+inline Lanes at_least(Lanes x, Lanes low) { return {_mm512_max_ps(x.values, low.values)}; }
+inline Lanes at_most(Lanes x, Lanes high) { return {_mm512_min_ps(x.values, high.values)}; }
+inline bool all_below(Lanes x, Lanes bound) {
+    return _mm512_cmp_ps_mask(x.values, bound.values, _CMP_LT_OQ) == 0xffff;
+}
+inline Lanes without_sign(Lanes x) { return {_mm512_abs_ps(x.values)}; }
+
+// Half to even.
+inline Lanes round_to_even(Lanes x) {
+    return {_mm512_roundscale_ps(x.values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+
+// 2^x for whole x from -126 to 127.
+inline Lanes power_of_two(Lanes x) {
+    const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(x.values), _mm512_set1_epi32(127));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23))};
+}
+
+#elif defined(__AVX2__)
+
+constexpr std::size_t kWidth = 8;
 
 struct Lanes {
     __m256 values;
@@ -26,6 +66,10 @@ struct Lanes {
 inline Lanes load(const float* from) { return {_mm256_loadu_ps(from)}; }
 inline Lanes load(const std::int32_t* from) {
     return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+}
+inline Lanes load(const std::int16_t* from) {
+    const __m128i shorts = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(shorts))};
 }
 inline void store(Lanes x, float* to) { _mm256_storeu_ps(to, x.values); }
 inline Lanes spread(float x) { return {_mm256_set1_ps(x)}; }
@@ -37,6 +81,10 @@ inline Lanes operator/(Lanes a, Lanes b) { return {_mm256_div_ps(a.values, b.val
 // The bound, where x is not a number.
 inline Lanes at_least(Lanes x, Lanes low) { return {_mm256_max_ps(x.values, low.values)}; }
 inline Lanes at_most(Lanes x, Lanes high) { return {_mm256_min_ps(x.values, high.values)}; }
+inline bool all_below(Lanes x, Lanes bound) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x.values, bound.values, _CMP_LT_OQ)) == 0xff;
+}
+inline Lanes without_sign(Lanes x) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), x.values)}; }
 
 // Half to even.
 inline Lanes round_to_even(Lanes x) {
@@ -49,15 +97,9 @@ inline Lanes power_of_two(Lanes x) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23))};
 }
 
-// Sixteen numbers from 0 to 255, rounded half to even, as bytes.
-inline void store_bytes(Lanes first, Lanes second, std::uint8_t* to) {
-    const __m256i shorts = _mm256_permute4x64_epi64(
-        _mm256_packs_epi32(_mm256_cvtps_epi32(first.values), _mm256_cvtps_epi32(second.values)), 0xd8);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                     _mm_packus_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256(shorts, 1)));
-}
-
 #else
+
+constexpr std::size_t kWidth = 8;
 
 struct Lanes {
     float values[kWidth];
@@ -74,6 +116,9 @@ inline Lanes load(const float* from) {
     return each([&](std::size_t i) { return from[i]; });
 }
 inline Lanes load(const std::int32_t* from) {
+    return each([&](std::size_t i) { return static_cast<float>(from[i]); });
+}
+inline Lanes load(const std::int16_t* from) {
     return each([&](std::size_t i) { return static_cast<float>(from[i]); });
 }
 inline void store(Lanes x, float* to) { std::memcpy(to, x.values, sizeof x.values); }
@@ -96,6 +141,14 @@ inline Lanes operator/(Lanes a, Lanes b) {
 inline Lanes at_least(Lanes x, Lanes low) {
     return each([&](std::size_t i) { return x.values[i] > low.values[i] ? x.values[i] : low.values[i]; });
 }
+inline bool all_below(Lanes x, Lanes bound) {
+    bool all = true;
+    for (std::size_t i = 0; i < kWidth; ++i) all = all && x.values[i] < bound.values[i];
+    return all;
+}
+inline Lanes without_sign(Lanes x) {
+    return each([&](std::size_t i) { return x.values[i] < 0.0f ? 0.0f - x.values[i] : x.values[i]; });
+}
 inline Lanes at_most(Lanes x, Lanes high) {
     return each([&](std::size_t i) { return x.values[i] < high.values[i] ? x.values[i] : high.values[i]; });
 }
@@ -113,13 +166,6 @@ inline Lanes power_of_two(Lanes x) {
         std::memcpy(&power, &bits, sizeof power);
         return power;
     });
-}
-
-inline void store_bytes(Lanes first, Lanes second, std::uint8_t* to) {
-    first = round_to_even(first);
-    second = round_to_even(second);
-    for (std::size_t i = 0; i < kWidth; ++i) to[i] = static_cast<std::uint8_t>(first.values[i]);
-    for (std::size_t i = 0; i < kWidth; ++i) to[kWidth + i] = static_cast<std::uint8_t>(second.values[i]);
 }
 
 #endif

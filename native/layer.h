@@ -38,10 +38,16 @@ struct Call {
     std::size_t height, width;    // of the result
     unsigned char* workspace;     // as many bytes as the layer asked for, or null
     Epilogue epilogue;
+    unsigned char* scratch = nullptr;  // likewise, but for one piece of the run alone
 };
 
 struct Range {
     std::size_t begin, end;
+};
+
+// How a result is cut: into units of a layer's own choice, and at most so many of them to a piece of work.
+struct Cut {
+    std::size_t units, at_most;
 };
 
 // The weights of one layer, prepared for one kernel. A block is a set of output channels, at most kLanes of one group.
@@ -52,11 +58,17 @@ public:
 
     virtual std::size_t blocks() const = 0;
 
-    // Computes some pixels (at most kStrip) of some blocks, epilogue included. Called from several threads at once.
-    virtual void run(const Call& call, Range pixels, Range blocks) const noexcept = 0;
+    // The units are pixels, in strips, where a layer does not say otherwise.
+    virtual Cut cut(const Image& result) const { return {result.batch * result.height * result.width, kStrip}; }
+
+    // Computes some units of some blocks, epilogue included. Called from several threads at once.
+    virtual void run(const Call& call, Range units, Range blocks) const noexcept = 0;
 
     // Bytes of scratch memory that one run needs, shared by all its threads.
     virtual std::size_t workspace(const Image& /*result*/) const { return 0; }
+
+    // Bytes of scratch memory that each piece of a run needs for itself.
+    virtual std::size_t scratch() const { return 0; }
 
     const Geometry geometry;
 };
@@ -67,6 +79,8 @@ struct QuantisedKernel {
     const char* isa;
     bool (*supports)(const Geometry&, const Coding&, const std::int8_t* codes);
     std::unique_ptr<Layer> (*prepare)(const Geometry&, const Coding&, const std::int8_t* codes);
+    // Whether a layer that it supports should get it; null where it always should.
+    bool (*worthwhile)(const Geometry&, const Coding&) = nullptr;
 };
 
 struct FloatKernel {

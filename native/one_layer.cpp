@@ -59,9 +59,12 @@ bool run_one_layer(const std::string& name, const Geometry& g, const Coding& cod
     Epilogue epilogue{};
     epilogue.accumulators = sums.data();
     epilogue.channels = g.outputs;
-    const Call call{input.data(), buffer.row, buffer.image, height, width, workspace.data(), epilogue};
-    for (std::size_t pixel = 0; pixel < pixels; pixel += kStrip) {
-        layer->run(call, {pixel, std::min(pixel + kStrip, pixels)}, {0, layer->blocks()});
+    Aligned<unsigned char> scratch(layer->scratch());
+    const Call call{input.data(),     buffer.row, buffer.image,  height, width,
+                    workspace.data(), epilogue,   scratch.data()};
+    const Cut cut = layer->cut({image.batch, height, width, g.outputs});
+    for (std::size_t unit = 0; unit < cut.units; unit += cut.at_most) {
+        layer->run(call, {unit, std::min(unit + cut.at_most, cut.units)}, {0, layer->blocks()});
     }
     for (std::size_t index = 0; index < out_size; ++index) {
         const std::size_t plane = index / (height * width), place = index % (height * width);

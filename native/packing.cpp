@@ -1,6 +1,7 @@
 #include "packing.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace bitstrata {
 namespace {
@@ -62,6 +63,19 @@ bool pairs_fit(const Geometry& g, const Coding& coding, const std::int8_t* codes
     });
     for (std::size_t step = 0; step < packed.weights.size(); step += kLanes * 4) {
         if (!Bounds{}.add(packed.weights.data() + step, coding.top())) return false;
+    }
+    return true;
+}
+
+bool short_depthwise(const Geometry& g, const Coding& coding, const std::int8_t* values) {
+    if (coding.source_bits >= 8) return false;
+    const Codes codes{g, coding, values};
+    for (std::size_t output = 0; output < g.outputs; ++output) {
+        int most = 0;
+        for (std::size_t y = 0; y < g.kernel_height; ++y) {
+            for (std::size_t x = 0; x < g.kernel_width; ++x) most += std::abs(codes.odd(output, 0, y, x));
+        }
+        if (most * coding.top() > kHighest) return false;
     }
     return true;
 }

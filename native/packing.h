@@ -116,6 +116,36 @@ Packed<T> pack_depthwise(const Geometry& g, Weight weight) {
     return packed;
 }
 
+// Packs a depthwise layer for kernels that go through its window column by column, some rows of a column at a time:
+// groups of lanes; for each of them steps of rows, columns, and then that many taps of every lane. lane(i) is the
+// channel, counted from the group's first, that lane i computes. Missing rows and channels weigh nothing.
+template <typename Weight, typename Lane>
+Packed<std::int8_t> pack_columns(const Geometry& g, std::size_t rows, std::size_t lanes, Lane lane, Weight weight) {
+    Packed<std::int8_t> packed;
+    packed.segments = segments_of(g);
+    const std::size_t steps = (g.kernel_height + rows - 1) / rows, groups = (g.outputs + lanes - 1) / lanes;
+    const std::size_t step_size = g.kernel_width * lanes * rows;
+    packed.weights = Aligned<std::int8_t>(groups * steps * step_size);
+    packed.offsets = Aligned<std::int32_t>(g.outputs + lanes);
+    for (std::size_t channel = 0; channel < g.outputs; channel += kLanes) {
+        const std::size_t channels = g.outputs - channel < kLanes ? g.outputs - channel : kLanes;
+        packed.blocks.push_back({channel, channels, 0, channel / lanes * steps * step_size, 0, 0});
+    }
+    for (std::size_t group = 0; group < groups; ++group) {
+        for (std::size_t index = 0; index < lanes; ++index) {
+            const std::size_t channel = group * lanes + lane(index);
+            if (channel >= g.outputs) continue;
+            for (std::size_t y = 0; y < g.kernel_height; ++y) {
+                for (std::size_t x = 0; x < g.kernel_width; ++x) {
+                    const std::size_t step = group * steps + y / rows;
+                    packed.weights[step * step_size + (x * lanes + index) * rows + y % rows] = weight(channel, 0, y, x);
+                }
+            }
+        }
+    }
+    return packed;
+}
+
 template <typename T>
 PackedView<T> view_of(const Packed<T>& packed, const Geometry& g) {
     return {packed.blocks.data(), packed.runs.data(),   packed.weights.data(), packed.offsets.data(),  g.inputs,
@@ -142,6 +172,9 @@ struct Codes {
 
 // Whether every product pair fits 16 bits, so that vpmaddubsw never saturates on this layer.
 bool pairs_fit(const Geometry& geometry, const Coding& coding, const std::int8_t* codes);
+
+// Whether every accumulator of a depthwise layer fits 16 bits, and every odd integer 8 bits.
+bool short_depthwise(const Geometry& geometry, const Coding& coding, const std::int8_t* codes);
 
 // Cuts the runs of a layer packed by fours so that no 16-bit sum can overflow between two flushes, whatever the input:
 // a bound from the actual weights. Intermediate wrapping is harmless, so only the ends of a stretch are bounded.

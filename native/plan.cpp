@@ -1,4 +1,5 @@
 // Binding the steps of a plan to their buffers, with all the checks that a run relies on.
+#include <algorithm>
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
@@ -128,6 +129,11 @@ void Plan::add(const StepDescription& description, std::vector<Buffer> inputs, c
     } else {
         bind_floats(step, description);
     }
+    if (step.convolves) scratch_bytes_ = std::max(scratch_bytes_, step.layer->layer->scratch());
+    for (Step& earlier : steps_) {
+        if (earlier.joined && reads(step, earlier.outputs[0].buffer)) earlier.joined = false;
+    }
+    if (!steps_.empty() && can_join(steps_.back(), step)) steps_.back().joined = true;
     steps_.push_back(std::move(step));
     if (!steps_.back().convolves) {
         steps_.back().floats.sources = steps_.back().inputs.data();  // which moving left where it was
@@ -138,6 +144,9 @@ void Plan::add(const StepDescription& description, std::vector<Buffer> inputs, c
 void Plan::add_result(const Buffer& buffer) {
     (void)make_buffer(buffer.offset, buffer.shape, buffer.border, buffer.codes, arena_bytes_);
     require(dense(buffer), "results are dense floats");
+    for (Step& step : steps_) {
+        if (step.joined && step.outputs[0].buffer.offset == buffer.offset) step.joined = false;
+    }
     results_.push_back(buffer);
 }
 
@@ -155,6 +164,7 @@ void Plan::bind_convolution(Step& step) const {
                 (step.result.width - 1) * g.stride_width + g.dilation_width * (g.kernel_width - 1) < width,
             "windows reach over the input");
     step.blocks = step.layer->layer->blocks();
+    step.cut = step.layer->layer->cut(step.result);
     const std::size_t workspace = step.layer->layer->workspace(step.result);
     require(workspace <= arena_bytes_ && step.workspace_offset <= arena_bytes_ - workspace,
             "a workspace reaches over the end of the arena");
@@ -166,6 +176,7 @@ void Plan::bind_floats(Step& step, const StepDescription& description) const {
     floats.result = step.result;
     floats.value = description.value;
     step.blocks = (step.result.channels + kLanes - 1) / kLanes;
+    step.cut = {step.result.batch * step.result.height * step.result.width, kStrip};
     require(!step.layer || !step.layer->layer, "weights for a step that has none");
     Parameters parameters(description.parameters);
     const std::size_t count = step.inputs.size();

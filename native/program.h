@@ -22,6 +22,8 @@ struct TabledLayer {
     std::size_t channels;  // of the table
 };
 
+class Scratches;
+
 class Program {
 public:
     Program();
@@ -43,7 +45,7 @@ private:
 
     std::vector<std::unique_ptr<TabledLayer>> layers_;
     FloatStepLoops float_step_;
-    mutable Arenas arenas_;
+    mutable Arenas arenas_, scratches_;
 };
 
 // What a step is besides its buffers; the numbers mean what its kind says.
@@ -72,8 +74,11 @@ public:
     const Image& input() const { return input_; }
     const std::vector<Buffer>& results() const { return results_; }
 
-    // x is of the input's shape, each result of its buffer's; all are dense and NCHW.
-    void run(const float* x, float* const* results, std::size_t threads) const;
+    std::size_t step_count() const { return steps_.size(); }
+
+    // x is of the input's shape, each result of its buffer's; all are dense and NCHW. Where `seconds` is given, the
+    // time of each step is written there, and last that of writing the results.
+    void run(const float* x, float* const* results, std::size_t threads, double* seconds = nullptr) const;
 
 private:
     struct Step {
@@ -87,14 +92,21 @@ private:
         Image result;
         Activation activation;
         std::size_t workspace_offset, blocks;
+        Cut cut;
+        bool joined;  // only the next step reads the result, and both are run together
     };
 
     void bind_convolution(Step& step) const;
     void bind_floats(Step& step, const StepDescription& description) const;
-    void run_step(const Step& step, const float* x, unsigned char* arena, std::size_t threads) const;
+    static bool reads(const Step& step, const Buffer& buffer);
+    static bool can_join(const Step& first, const Step& second);
+    static Epilogue epilogue_of(const Step& step, unsigned char* arena);
+    void run_joined(const Step& first, const Step& second, unsigned char* arena, std::size_t threads) const;
+    void run_step(const Step& step, const float* x, unsigned char* arena, Scratches& scratches,
+                  std::size_t threads) const;
 
     const Program& program_;
-    std::size_t arena_bytes_;
+    std::size_t arena_bytes_, scratch_bytes_ = 0;
     Image input_;
     std::vector<Step> steps_;
     std::vector<Buffer> results_;

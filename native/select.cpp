@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 
 #include "kernels.h"
 #include "packing.h"
+#include "winograd.h"
 
 namespace bitstrata {
 namespace {
@@ -38,6 +40,7 @@ void set_offsets(Packed<T>& packed, const Codes& codes) {
 }
 
 bool any(const Geometry&, const Coding&, const std::int8_t*) { return true; }
+bool not_depthwise(const Geometry& g, const Coding&, const std::int8_t*) { return !g.depthwise(); }
 bool depthwise_only(const Geometry& g, const Coding&, const std::int8_t*) { return g.depthwise(); }
 
 using OddLoops = void (*)(const PackedView<std::int16_t>&, const Call&, Range, Range) noexcept;
@@ -67,13 +70,20 @@ std::unique_ptr<Layer> prepare_floats(const Geometry& g, const float* weights) {
 }
 
 #if defined(BITSTRATA_AVX2)
+using DirectLoops = void (*)(const PackedView<std::int8_t>&, const Call&, Range, Range) noexcept;
+
+// Codes as bytes. Where the odd integers that they stand for are bytes too, those: then there is nothing to compensate.
+template <DirectLoops Loops, bool Cut>
 std::unique_ptr<Layer> prepare_direct(const Geometry& g, const Coding& coding, const std::int8_t* values) {
     const Codes codes{g, coding, values};
-    auto packed = pack<std::int8_t, 4>(g, [&](auto... at) { return static_cast<std::int8_t>(codes.code(at...)); });
-    cut_runs(packed, coding.top());
+    const bool odd = coding.source_bits < 8;
+    auto packed = pack<std::int8_t, 4>(g, [&](auto... at) {
+        return static_cast<std::int8_t>(odd ? codes.odd(at...) : codes.code(at...));
+    });
+    if (Cut) cut_runs(packed, coding.top());
     set_offsets(packed, codes);
-    return std::make_unique<PackedLayer<std::int8_t, avx2::direct>>(g, std::move(packed), coding.dropped() + 1,
-                                                                    (1 << coding.dropped()) - 1);
+    return std::make_unique<PackedLayer<std::int8_t, Loops>>(g, std::move(packed), odd ? 0 : coding.dropped() + 1,
+                                                             odd ? 0 : (1 << coding.dropped()) - 1);
 }
 
 // Steps of four, in the order that avx2::wide multiplies in: of all channels elements 0 and 2, then 1 and 3.
@@ -94,24 +104,85 @@ std::unique_ptr<Layer> prepare_wide(const Geometry& g, const Coding& coding, con
 }
 
 bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-#endif
 
-bool portable_only() {
-    const char* wanted = std::getenv("BITSTRATA_KERNELS");
-    return wanted && std::strcmp(wanted, "portable") == 0;
+// The windows that kernels for depthwise layers have code for.
+bool common_depthwise(const Geometry& g) {
+    const bool square = g.kernel_height == g.kernel_width && g.stride_height == g.stride_width;
+    return g.depthwise() && square && g.dilation_height == 1 && g.dilation_width == 1 &&
+           (g.kernel_height == 3 || g.kernel_height == 5) && g.stride_height <= 2;
 }
 
-bool usable(const char* isa) { return !portable_only() || std::strcmp(isa, "portable") == 0; }
+bool narrow_depthwise(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
+    return common_depthwise(g) && short_depthwise(g, coding, codes);
+}
+
+std::unique_ptr<Layer> prepare_narrow_depthwise(const Geometry& g, const Coding& coding, const std::int8_t* values) {
+    const Codes codes{g, coding, values};
+    // Interleaving the bytes of two rows leaves the first eight channels of either half in one vector.
+    const auto lane = [](std::size_t index) { return index / 16 * 8 + index % 16 / 8 * 16 + index % 8; };
+    auto packed = pack_columns(g, 2, 2 * kLanes, lane,
+                               [&](auto... at) { return static_cast<std::int8_t>(codes.odd(at...)); });
+    set_offsets(packed, codes);
+    return std::make_unique<PackedLayer<std::int8_t, avx2::narrow_depthwise>>(g, std::move(packed), 0, 0);
+}
+#endif
+
+#if defined(BITSTRATA_AVX512)
+bool byte_depthwise(const Geometry& g, const Coding& coding, const std::int8_t*) {
+    return common_depthwise(g) && coding.source_bits < 8;
+}
+
+std::unique_ptr<Layer> prepare_byte_depthwise(const Geometry& g, const Coding& coding, const std::int8_t* values) {
+    const Codes codes{g, coding, values};
+    auto packed = pack_columns(g, 4, kLanes, [](std::size_t index) { return index; },
+                               [&](auto... at) { return static_cast<std::int8_t>(codes.odd(at...)); });
+    set_offsets(packed, codes);
+    return std::make_unique<PackedLayer<std::int8_t, avx512::depthwise>>(g, std::move(packed), 0, 0);
+}
+
+// Also whether the system saves the wide registers: the compiler's check asks for that.
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+// Instruction sets from the least to the most able.
+constexpr const char* kSets[] = {"portable", "avx2", "avx512"};
+
+std::size_t rank(const char* isa) {
+    std::size_t found = 0;
+    for (std::size_t index = 0; index < std::size(kSets); ++index) {
+        if (std::strcmp(isa, kSets[index]) == 0) found = index;
+    }
+    return found;
+}
+
+bool usable(const char* isa) {
+    const char* most = std::getenv("BITSTRATA_KERNELS");
+    return !most || std::none_of(std::begin(kSets), std::end(kSets), [&](auto set) { return !std::strcmp(set, most); }) ||
+           rank(isa) <= rank(most);
+}
 
 }  // namespace
 
 const std::vector<QuantisedKernel>& quantised_kernels() {
     static const std::vector<QuantisedKernel> kernels = [] {
         std::vector<QuantisedKernel> list;
+#if defined(BITSTRATA_AVX512)
+        if (has_avx512()) {
+            for (const QuantisedKernel& kernel : avx512_winograd_kernels()) list.push_back(kernel);
+            list.push_back({"avx512.depthwise", "avx512", byte_depthwise, prepare_byte_depthwise});
+            list.push_back({"avx512.direct", "avx512", not_depthwise, prepare_direct<avx512::direct, false>});
+        }
+#endif
 #if defined(BITSTRATA_AVX2)
         if (has_avx2()) {
+            for (const QuantisedKernel& kernel : avx2_winograd_kernels()) list.push_back(kernel);
+            list.push_back({"avx2.narrow_depthwise", "avx2", narrow_depthwise, prepare_narrow_depthwise});
             list.push_back({"avx2.depthwise", "avx2", depthwise_only, prepare_depthwise<2, avx2::depthwise>});
-            list.push_back({"avx2.direct", "avx2", pairs_fit, prepare_direct});
+            list.push_back({"avx2.direct", "avx2", pairs_fit, prepare_direct<avx2::direct, true>});
             list.push_back({"avx2.wide", "avx2", any, prepare_wide});
         }
 #endif
@@ -125,6 +196,9 @@ const std::vector<QuantisedKernel>& quantised_kernels() {
 const std::vector<FloatKernel>& float_kernels() {
     static const std::vector<FloatKernel> kernels = [] {
         std::vector<FloatKernel> list;
+#if defined(BITSTRATA_AVX512)
+        if (has_avx512()) list.push_back({"avx512.float", "avx512", prepare_floats<avx512::floats>});
+#endif
 #if defined(BITSTRATA_AVX2)
         if (has_avx2()) list.push_back({"avx2.float", "avx2", prepare_floats<avx2::floats>});
 #endif
@@ -136,7 +210,8 @@ const std::vector<FloatKernel>& float_kernels() {
 
 const QuantisedKernel& choose_quantised(const Geometry& geometry, const Coding& coding, const std::int8_t* codes) {
     for (const QuantisedKernel& kernel : quantised_kernels()) {
-        if (usable(kernel.isa) && kernel.supports(geometry, coding, codes)) return kernel;
+        if (!usable(kernel.isa) || (kernel.worthwhile && !kernel.worthwhile(geometry, coding))) continue;
+        if (kernel.supports(geometry, coding, codes)) return kernel;
     }
     throw std::logic_error("no kernel for a quantised layer");  // the last one takes everything
 }
@@ -149,12 +224,21 @@ const FloatKernel& choose_float() {
 }
 
 FloatStepLoops choose_float_steps() {
+#if defined(BITSTRATA_AVX512)
+    if (has_avx512() && usable("avx512")) return avx512::float_step;
+#endif
 #if defined(BITSTRATA_AVX2)
-    if (has_avx2() && !portable_only()) return avx2::float_step;
+    if (has_avx2() && usable("avx2")) return avx2::float_step;
 #endif
     return portable::float_step;
 }
 
-std::string chosen_isa() { return choose_float().isa; }
+std::string chosen_isa() {
+    std::string best = "portable";
+    for (const QuantisedKernel& kernel : quantised_kernels()) {
+        if (usable(kernel.isa) && rank(kernel.isa) > rank(best.c_str())) best = kernel.isa;
+    }
+    return best;
+}
 
 }  // namespace bitstrata

@@ -33,6 +33,12 @@ def kernel_names() -> list[str]:
 def isa() -> str:
     """The instruction set that new sessions get: avx2 or portable."""
 
+def multiply_rate(floats: bool) -> float:
+    """Multiply-accumulates per second that one thread of this processor can do at most, of floats or of bytes."""
+
+def read_rate(bytes: int) -> float:
+    """Bytes per second that one thread can read from a stretch of that size."""
+
 def worker_count() -> int:
     """How many threads of the runtime's own are running."""
 
@@ -109,3 +115,5 @@ class Plan:
     ) -> None: ...
     def add_result(self, buffer: Buffer) -> None: ...
     def run(self, x: NDArray[Any], results: Sequence[NDArray[Any]], threads: int) -> None: ...
+    def profile(self, x: NDArray[Any], results: Sequence[NDArray[Any]], threads: int) -> list[float]:
+        """Runs, and returns the seconds of each step, and last those of writing the results."""

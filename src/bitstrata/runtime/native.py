@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,16 @@ _KINDS: dict[type[ops.Op], str] = {
     ops.Reshape: "reshape",
     **dict.fromkeys(ops.ACTIVATIONS, "copy"),
 }
+
+
+class StepTime(NamedTuple):
+    """How long one step took in one run."""
+
+    step: Step | None
+    """None is the writing of the results."""
+    kernel: str
+    """The kernel of a layer, or the kind of any other step."""
+    seconds: float
 
 
 class NativeSession:
@@ -84,6 +94,19 @@ class NativeSession:
             for step, layer in zip(self._plan.steps, self._layers, strict=True)
             if isinstance(step.node, (ops.Conv, ops.Linear))
         }
+
+    def profile(self, x: Floats) -> list[StepTime]:
+        """Runs once, and says how long every step took, in the order in which they run."""
+        x = check_input(x, self.graph)
+        seconds = self._bound_for(x.shape).profile(x, self.threads)
+        shapes = infer_shapes(self.graph, x.shape)
+        kernels = self.kernels()
+        times = []
+        for step, taken in zip(self._plan.steps, seconds, strict=False):
+            kind, _, _ = _described(step, shapes)
+            name = "" if step.node is None else step.node.name
+            times.append(StepTime(step, kernels.get(name, kind), taken))
+        return [*times, StepTime(None, "results", seconds[-1])]
 
     def _bound_for(self, shape: Shape) -> BoundPlan:
         kept = self._bound
@@ -161,6 +184,11 @@ class BoundPlan:
         self._bound = bound
         self._result_shapes = result_shapes
         self.arena_bytes = arena_bytes
+
+    def profile(self, x: Floats, threads: int) -> list[float]:
+        """The seconds of each step, and last those of writing the results."""
+        results = [np.empty(shape, dtype=np.float32) for shape in self._result_shapes]
+        return list(self._bound.profile(x, results, threads))
 
     def run(self, x: Floats, threads: int) -> tuple[Floats, ...]:
         try:

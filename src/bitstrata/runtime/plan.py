@@ -207,10 +207,11 @@ class Layout:
 
 def lay_out(steps: Plan, shapes: Mapping[str, Shape], workspace: Callable[[int], int] = lambda index: 0) -> Layout:
     """Places for the given shapes of all values; `workspace` tells how many bytes of scratch memory a step needs."""
+    joined = _joined(steps)
     last_read: dict[Key, int] = {(name, None): len(steps.steps) for name in steps.outputs}
     for index, step in enumerate(steps.steps):
         for key in step.reads:
-            last_read[key] = max(index, last_read.get(key, 0))
+            last_read[key] = max(index + (index in joined), last_read.get(key, 0))
     ending: dict[int, list[Key]] = {}
     for key, index in last_read.items():
         ending.setdefault(index, []).append(key)
@@ -230,6 +231,19 @@ def lay_out(steps: Plan, shapes: Mapping[str, Shape], workspace: Callable[[int],
         for key in ending.get(index, ()):
             arena.give_back(places[key].offset, places[key].bytes)
     return Layout(places, tuple(workspaces), arena.size)
+
+
+def _joined(steps: Plan) -> set[int]:
+    """Float convolutions that are pooled at once: both steps may run together, so the inputs of the first must stay."""
+    floats = {(step.value, form.reader) for step in steps.steps for form in step.stored if form.step is None}
+    return {
+        index
+        for index, (step, following) in enumerate(zip(steps.steps, steps.steps[1:], strict=False))
+        if isinstance(step.node, ops.Conv)
+        and step.reads[0] in floats
+        and isinstance(following.node, (ops.MaxPool, ops.AvgPool))
+        and following.inputs == (step.value,)
+    }
 
 
 def image_shape(shape: Shape) -> tuple[int, int, int, int]:

@@ -1,0 +1,10 @@
+#include "float_step_loops.h"
+
+namespace bitstrata::avx512 {
+
+void float_step(const FloatStep& step, const float* external, const Epilogue& epilogue, Range pixels,
+                Range blocks) noexcept {
+    run_float_step(step, external, epilogue, pixels, blocks);
+}
+
+}  // namespace bitstrata::avx512

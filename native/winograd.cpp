@@ -1,0 +1,358 @@
+#include "winograd.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "arena.h"
+#include "packing.h"
+
+namespace bitstrata {
+namespace {
+
+constexpr std::size_t kMostLanes = 2 * kLanes;
+constexpr std::int64_t kShortest = -32768, kLongest = 32767, kMaxSum = 0x7fffffff;
+
+// V of the tiles of one run: what may lie in a near cache beside the weights.
+constexpr std::size_t kMostCodes = 384 << 10;
+constexpr std::size_t kMostTiles = 96;
+
+std::size_t up_to(std::size_t count, std::size_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+// Per position: by how much V must be lifted, and the most it then is.
+template <class T>
+struct CodeRange {
+    int lift[T::kPoints * T::kPoints], most[T::kPoints * T::kPoints];
+
+    explicit CodeRange(int top) {
+        int below[T::kPoints] = {}, above[T::kPoints] = {};
+        for (int point = 0; point < T::kPoints; ++point) {
+            for (int factor : T::kCodes[point]) (factor < 0 ? below : above)[point] += std::abs(factor);
+        }
+        for (int p = 0; p < T::kPoints; ++p) {
+            for (int q = 0; q < T::kPoints; ++q) {
+                lift[p * T::kPoints + q] = top * (above[p] * below[q] + below[p] * above[q]);
+                most[p * T::kPoints + q] = top * (above[p] + below[p]) * (above[q] + below[q]);
+            }
+        }
+    }
+};
+
+// The largest factor that a weight can have in U, in its absolute value: the sum of a position's factors.
+template <class T>
+int largest_sum() {
+    int largest = 0;
+    for (const auto& row : T::kWeights) largest = std::max(largest, std::abs(row[0]) + std::abs(row[1]) + std::abs(row[2]));
+    return largest * largest;
+}
+
+// The transformed weights of some outputs for four inputs at a time: u[position][input][output].
+template <class T>
+class WeightTransform {
+public:
+    using Step = std::int16_t[T::kPoints * T::kPoints][4][kMostLanes];
+
+    WeightTransform(const Geometry& g, const std::int8_t* codes, std::size_t lanes)
+        : geometry_(g), codes_(codes), lanes_(lanes) {}
+
+    std::size_t groups() const { return (geometry_.outputs + lanes_ - 1) / lanes_; }
+    std::size_t steps() const { return (geometry_.inputs + 3) / 4; }
+
+    void operator()(std::size_t group, std::size_t step, Step& u) const {
+        const std::size_t channel = group * lanes_, lanes = std::min(lanes_, geometry_.outputs - channel);
+        for (std::size_t element = 0; element < 4; ++element) {
+            const std::size_t input = step * 4 + element;
+            std::int16_t weights[9][kMostLanes] = {};
+            if (input < geometry_.inputs) {
+                for (std::size_t lane = 0; lane < lanes; ++lane) {
+                    const std::int8_t* from = codes_ + ((channel + lane) * geometry_.inputs + input) * 9;
+                    for (int tap = 0; tap < 9; ++tap) weights[tap][lane] = from[tap];
+                }
+            }
+            std::int16_t half[T::kPoints][3][kMostLanes];
+            for (int point = 0; point < T::kPoints; ++point) {
+                for (int x = 0; x < 3; ++x) {
+                    combine(T::kWeights[point], weights[x], weights[3 + x], weights[6 + x], half[point][x]);
+                }
+            }
+            for (int p = 0; p < T::kPoints; ++p) {
+                for (int q = 0; q < T::kPoints; ++q) {
+                    combine(T::kWeights[q], half[p][0], half[p][1], half[p][2], u[p * T::kPoints + q][element]);
+                }
+            }
+        }
+    }
+
+private:
+    static void combine(const int (&factors)[3], const std::int16_t* a, const std::int16_t* b, const std::int16_t* c,
+                        std::int16_t* to) {
+        const auto f = static_cast<std::int16_t>(factors[0]), g = static_cast<std::int16_t>(factors[1]),
+                   h = static_cast<std::int16_t>(factors[2]);
+        for (std::size_t lane = 0; lane < kMostLanes; ++lane) {
+            to[lane] = static_cast<std::int16_t>(f * a[lane] + g * b[lane] + h * c[lane]);
+        }
+    }
+
+    const Geometry& geometry_;
+    const std::int8_t* codes_;
+    std::size_t lanes_;
+};
+
+// Whether the sums of all outputs, times 2^shift, stay within the bounds whatever the input.
+bool sums_within(const Geometry& g, const Coding& coding, const std::int8_t* codes, int shift, std::int64_t least,
+                 std::int64_t most) {
+    const std::size_t taps = g.inputs * 9;
+    for (std::size_t output = 0; output < g.outputs; ++output) {
+        std::int64_t below = 0, above = 0;
+        for (std::size_t tap = 0; tap < taps; ++tap) {
+            const int code = codes[output * taps + tap];
+            (code < 0 ? below : above) += code;
+        }
+        const std::int64_t factor = static_cast<std::int64_t>(coding.top()) << shift;
+        if (below * factor < least || above * factor > most) return false;
+    }
+    return true;
+}
+
+// Whether U and V of a layer fit bytes, and its results 32 bits; with `pairs`, whether two products fit 16 bits. Where
+// the width alone does not say so, the codes decide.
+template <class T, bool Pairs>
+bool certified(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
+    if (g.kernel_height != 3 || g.kernel_width != 3 || g.stride_height != 1 || g.stride_width != 1) return false;
+    if (g.dilation_height != 1 || g.dilation_width != 1 || g.groups != 1 || g.inputs < kLanes) return false;
+    if (g.inputs * static_cast<std::size_t>(coding.top()) > 0xffff) return false;  // of which window sums are made
+    constexpr int kPositions = T::kPoints * T::kPoints;
+    const CodeRange<T> range(coding.top());
+    const int most = *std::max_element(range.most, range.most + kPositions);
+    if (most > 255) return false;
+    const int half = 1 << (coding.bits - 1), largest = largest_sum<T>() * half;
+    const std::int64_t longest = static_cast<std::int64_t>(g.inputs) * 9 * half * coding.top() << T::kShift;
+    if (longest > kMaxSum && !sums_within(g, coding, codes, T::kShift, -kMaxSum, kMaxSum)) return false;
+    if (largest <= 127 && (!Pairs || 2 * largest * most <= kLongest)) return true;
+
+    const WeightTransform<T> transform(g, codes, kMostLanes);
+    typename WeightTransform<T>::Step u;
+    for (std::size_t group = 0; group < transform.groups(); ++group) {
+        for (std::size_t step = 0; step < transform.steps(); ++step) {
+            transform(group, step, u);
+            for (int position = 0; position < kPositions; ++position) {
+                const auto& at = u[position];
+                bool fits = true;
+                for (std::size_t lane = 0; lane < kMostLanes; ++lane) {
+                    for (int element = 0; element < 4; element += 2) {
+                        const int one = at[element][lane], other = at[element + 1][lane];
+                        fits &= one >= -128 && one <= 127 && other >= -128 && other <= 127;
+                        const int above = std::max(one, 0) + std::max(other, 0);
+                        const int below = std::min(one, 0) + std::min(other, 0);
+                        fits &= !Pairs ||
+                                (above * range.most[position] <= kLongest && below * range.most[position] >= kShortest);
+                    }
+                }
+                if (!fits) return false;
+            }
+        }
+    }
+    return true;
+}
+
+struct PackedWinograd {
+    Aligned<std::int8_t> weights;
+    Aligned<std::int32_t> starts, offsets;
+    Aligned<std::uint8_t> lifts;
+    std::vector<std::uint32_t> cuts, runs;
+};
+
+// Finds the longest runs of steps whose 16-bit sums provably fit, for one position of a group.
+class RunCutter {
+public:
+    explicit RunCutter(std::int64_t most) : most_(most) {}
+
+    void add(const std::int16_t (&u)[4][kMostLanes]) {
+        if (!fits_with(u)) {
+            runs_.push_back(length_);
+            length_ = 0;
+            std::fill_n(&above_[0][0], 2 * kMostLanes, 0);
+            std::fill_n(&below_[0][0], 2 * kMostLanes, 0);
+            fits_with(u);
+        }
+        ++length_;
+    }
+    void end(std::vector<std::uint32_t>& runs) {
+        runs_.push_back(length_);
+        runs.insert(runs.end(), runs_.begin(), runs_.end());
+    }
+
+private:
+    bool fits_with(const std::int16_t (&u)[4][kMostLanes]) {
+        bool fits = true;
+        for (int half = 0; half < 2; ++half) {
+            for (std::size_t lane = 0; lane < kMostLanes; ++lane) {
+                const int one = u[half * 2][lane], other = u[half * 2 + 1][lane];
+                above_[half][lane] += std::max(one, 0) + std::max(other, 0);
+                below_[half][lane] += std::min(one, 0) + std::min(other, 0);
+                fits &= above_[half][lane] * most_ <= kLongest && below_[half][lane] * most_ >= kShortest;
+            }
+        }
+        return fits;
+    }
+
+    std::int64_t most_;
+    std::uint32_t length_ = 0;
+    std::vector<std::uint32_t> runs_;
+    int above_[2][kMostLanes] = {}, below_[2][kMostLanes] = {};
+};
+
+template <class T>
+class WinogradLayer final : public Layer {
+public:
+    using Loops = void (*)(const WinogradView&, const Call&, Range, Range) noexcept;
+
+    WinogradLayer(const Geometry& g, const Coding& coding, const std::int8_t* codes, bool cuts, Loops loops)
+        : Layer(g), loops_(loops) {
+        view_.inputs = g.inputs;
+        view_.outputs = g.outputs;
+        view_.lanes = g.outputs > kLanes ? kMostLanes : kLanes;
+        view_.steps = (g.inputs + 3) / 4;
+        view_.shift = coding.dropped() + 1;
+        view_.compensation = (1 << coding.dropped()) - 1;
+        view_.narrow = view_.lanes == kMostLanes && sums_within(g, coding, codes, T::kShift, kShortest, kLongest);
+        pack(coding, codes, cuts && !view_.narrow);
+        lay_out_scratch();
+    }
+
+    std::size_t blocks() const override { return (geometry.outputs + view_.lanes - 1) / view_.lanes; }
+
+    Cut cut(const Image& result) const override {
+        const std::size_t down = (result.height + T::kOutput - 1) / T::kOutput;
+        const std::size_t across = (result.width + T::kOutput - 1) / T::kOutput;
+        const std::size_t tiles = result.batch * down * across, strips = (tiles + most_tiles_ - 1) / most_tiles_;
+        return {tiles, (tiles + strips - 1) / strips};
+    }
+
+    std::size_t scratch() const override { return scratch_; }
+
+    void run(const Call& call, Range tiles, Range groups) const noexcept override {
+        loops_(view_, call, tiles, groups);
+    }
+
+private:
+    static constexpr int kPositions = T::kPoints * T::kPoints;
+
+    // `cuts`: the kernel sums up in 16 bits, and must widen them in time.
+    void pack(const Coding& coding, const std::int8_t* codes, bool cuts) {
+        const CodeRange<T> range(coding.top());
+        const std::size_t lanes = view_.lanes, steps = view_.steps, places = blocks() * kPositions;
+        const WeightTransform<T> transform(geometry, codes, lanes);
+        packed_.weights = Aligned<std::int8_t>(places * steps * lanes * 4);
+        packed_.starts = Aligned<std::int32_t>(places * lanes);
+        packed_.offsets = Aligned<std::int32_t>(blocks() * lanes);
+        packed_.lifts = Aligned<std::uint8_t>(kPositions);
+        typename WeightTransform<T>::Step u;
+        for (std::size_t group = 0; group < blocks(); ++group) {
+            std::vector<RunCutter> cutters;
+            for (int position = 0; cuts && position < kPositions; ++position) {
+                cutters.emplace_back(range.most[position]);
+            }
+            for (std::size_t step = 0; step < steps; ++step) {
+                transform(group, step, u);
+                for (int position = 0; position < kPositions; ++position) {
+                    const std::size_t place = group * kPositions + position;
+                    std::int8_t* to = packed_.weights.data() + (place * steps + step) * lanes * 4;
+                    for (std::size_t lane = 0; lane < lanes; ++lane) {
+                        for (std::size_t element = 0; element < 4; ++element) {
+                            to[lane * 4 + element] = static_cast<std::int8_t>(u[position][element][lane]);
+                        }
+                    }
+                    std::int32_t* start = packed_.starts.data() + place * lanes;
+                    for (std::size_t lane = 0; lane < lanes; ++lane) {
+                        start[lane] -= range.lift[position] * (u[position][0][lane] + u[position][1][lane] +
+                                                               u[position][2][lane] + u[position][3][lane]);
+                    }
+                    if (cuts) cutters[position].add(u[position]);
+                }
+            }
+            for (RunCutter& cutter : cutters) {
+                packed_.cuts.push_back(static_cast<std::uint32_t>(packed_.runs.size()));
+                cutter.end(packed_.runs);
+            }
+        }
+        packed_.cuts.push_back(static_cast<std::uint32_t>(packed_.runs.size()));
+        const Codes all{geometry, coding, codes};
+        for (std::size_t output = 0; output < geometry.outputs; ++output) packed_.offsets[output] = all.offset(output);
+        for (int position = 0; position < kPositions; ++position) {
+            packed_.lifts[position] = static_cast<std::uint8_t>(range.lift[position]);
+        }
+        view_.weights = packed_.weights.data();
+        view_.starts = packed_.starts.data();
+        view_.offsets = packed_.offsets.data();
+        view_.lifts = packed_.lifts.data();
+        view_.cuts = packed_.cuts.data();
+        view_.runs = packed_.runs.data();
+    }
+
+    // Positions lie a cache line further apart than they need: at powers of two they would fight for the same sets.
+    void lay_out_scratch() {
+        view_.code_row = up_to(geometry.inputs, 64);
+        const std::size_t fitting = kMostCodes / (kPositions * view_.code_row) / T::kInHand * T::kInHand;
+        most_tiles_ = std::clamp(fitting, T::kInHand, kMostTiles);
+        view_.code_position = (most_tiles_ + T::kInHand) * view_.code_row + 64;
+        view_.products = kPositions * view_.code_position + 64;
+        view_.product_position = T::kInHand * view_.lanes * 4 + 64;
+        view_.window_sums = view_.products + kPositions * view_.product_position;
+        view_.results = view_.window_sums + up_to(most_tiles_ * T::kOutput * T::kOutput * sizeof(std::int32_t), 64);
+        scratch_ = view_.results + T::kInHand * T::kOutput * T::kOutput * view_.lanes * sizeof(std::int32_t);
+    }
+
+    Loops loops_;
+    PackedWinograd packed_;
+    WinogradView view_{};
+    std::size_t most_tiles_ = 0, scratch_ = 0;
+};
+
+template <class T, bool Pairs, typename WinogradLayer<T>::Loops Loops>
+std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
+    return std::make_unique<WinogradLayer<T>>(g, coding, codes, Pairs, Loops);
+}
+
+// Larger tiles save products but have more transformed weights, which must come from a near cache to pay. Kernels are
+// listed in the order in which they are tried, and each is for layers whose transformed weights have at most so many
+// bytes: measured on the layers of ResNet-18 and ResNet-20. Three-by-three tiles need the least work per result, and
+// exist for two and three bits.
+template <class T, std::size_t Bytes>
+bool worthwhile(const Geometry& g, const Coding&) {
+    return T::kPoints * T::kPoints * g.inputs * g.outputs <= Bytes;
+}
+
+constexpr std::size_t kKilobyte = 1024, kAny = static_cast<std::size_t>(-1);
+
+}  // namespace
+
+#if defined(BITSTRATA_AVX2)
+std::vector<QuantisedKernel> avx2_winograd_kernels() {
+    return {
+        {"avx2.winograd3", "avx2", certified<Tile3, true>, prepare<Tile3, true, avx2::winograd3>,
+         worthwhile<Tile3, 2048 * kKilobyte>},
+        {"avx2.winograd4", "avx2", certified<Tile4, true>, prepare<Tile4, true, avx2::winograd4>,
+         worthwhile<Tile4, 1024 * kKilobyte>},
+        {"avx2.winograd2", "avx2", certified<Tile2, true>, prepare<Tile2, true, avx2::winograd2>,
+         worthwhile<Tile2, kAny>},
+    };
+}
+#endif
+
+#if defined(BITSTRATA_AVX512)
+// Products are cheap here beside what else there is to do, so smaller tiles win sooner.
+std::vector<QuantisedKernel> avx512_winograd_kernels() {
+    return {
+        {"avx512.winograd3", "avx512", certified<Tile3, false>, prepare<Tile3, false, avx512::winograd3>,
+         worthwhile<Tile3, 2048 * kKilobyte>},
+        {"avx512.winograd4", "avx512", certified<Tile4, false>, prepare<Tile4, false, avx512::winograd4>,
+         worthwhile<Tile4, 256 * kKilobyte>},
+        {"avx512.winograd2", "avx512", certified<Tile2, false>, prepare<Tile2, false, avx512::winograd2>,
+         worthwhile<Tile2, kAny>},
+    };
+}
+#endif
+
+}  // namespace bitstrata
