@@ -143,3 +143,39 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["threads"] == torch.get_num_threads()
     assert main(["doctor"]) == 0
     assert f"threads             {torch.get_num_threads()}\n" in capsys.readouterr().out
+
+
+def test_doctor_names_the_instruction_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from bitstrata import _native
+
+    monkeypatch.delenv("BITSTRATA_KERNELS", raising=False)
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["instruction_set"] == _native.isa()
+    assert found["kernels"] == _native.kernel_names()
+    assert ("advice" in found) == (_native.isa() == "portable")
+    assert main(["doctor"]) == 0
+    assert ", ".join(_native.kernel_names()) in capsys.readouterr().out
+
+
+def test_doctor_says_that_only_portable_kernels_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BITSTRATA_KERNELS", "portable")
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "portable\n" in shown
+    assert "only the portable kernels run" in shown
+
+
+def test_doctor_without_the_extension() -> None:
+    run = python(
+        """
+import sys
+sys.modules["bitstrata._native"] = None
+from bitstrata.cli.main import main
+sys.exit(main(["doctor"]))
+"""
+    )
+    assert run.returncode == 0, run.stderr
+    assert "networks run with NumPy" in run.stdout

@@ -9,6 +9,8 @@ from typing import Any
 from bitstrata import __version__
 from bitstrata.cli.output import print_json
 
+NO_EXTENSION = "networks run with NumPy, far slower: reinstall with a C++ compiler to build the native extension"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """It needs none."""
@@ -27,6 +29,8 @@ def run(arguments: argparse.Namespace) -> None:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return "not installed" if value is None else str(value)
 
 
@@ -42,7 +46,22 @@ def findings() -> dict[str, Any]:
     try:
         from bitstrata import _native
 
-        found |= {"native_extension": True, "native_thread_pool": bool(_native.has_thread_pool())}
+        found |= {
+            "native_extension": True,
+            "native_thread_pool": bool(_native.has_thread_pool()),
+            "instruction_set": _native.isa(),
+            "kernels": _native.kernel_names(),
+        }
+        if found["instruction_set"] == "portable":
+            found["advice"] = _why_portable(found["kernels"])
     except ImportError:
-        found["native_extension"] = False
+        found |= {"native_extension": False, "advice": NO_EXTENSION}
     return found
+
+
+def _why_portable(kernels: list[str]) -> str:
+    if any(not name.startswith("portable.") for name in kernels):
+        return "only the portable kernels run, several times slower: unset BITSTRATA_KERNELS in the environment"
+    return (
+        f"only the portable kernels run, several times slower: this {platform.machine()} processor or build has no more"
+    )

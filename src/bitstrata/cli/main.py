@@ -34,6 +34,7 @@ VERBS = {
     "inspect": ("inspect", "show what lies in an artifact"),
     "verify": ("verify", "check every byte of an artifact"),
     "predict": ("predict", "say what a network sees in images"),
+    "bench": ("bench", "measure how fast an artifact runs here, layer by layer"),
     "demo": ("demo", "train a small network on embedded data and show what its widths come to"),
     "doctor": ("doctor", "show what this installation has"),
 }
@@ -45,6 +46,7 @@ POSITIONALS = {
     "inspect": " ARTIFACT",
     "verify": " ARTIFACT",
     "predict": " ARTIFACT IMAGE...",
+    "bench": " ARTIFACT",
 }
 
 
