@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from format.samples import INPUT, network, small_graph
 
+from bitstrata.cli.inspect_picture import draw
 from bitstrata.errors import WrongHash
 from bitstrata.format import Artifact, describe, write_artifact
 from bitstrata.format.inventory import histogram
-from bitstrata.format.picture import draw
 
 PACKED = network(small_graph(own=True), widths=(2, 3, 8), mixed=True)
 

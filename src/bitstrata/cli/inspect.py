@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from bitstrata.atomic import write_atomically
+from bitstrata.cli.inspect_picture import draw
 from bitstrata.cli.output import print_json, print_table, say
 from bitstrata.format import Artifact, describe
-from bitstrata.format.picture import draw
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 #: Codes of more bits than this are too many for a line.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
+from bitstrata.cli.svg import FAINT, GREY, RED, SHADES, WARM, Canvas, clipped
 from bitstrata.format.layout import MANIFEST
 
 #: Strata from the base up, then what is no plane.
-_PLANES = ("#14334d", "#2a6f97", "#61a5c2", "#89c2d9", "#a9d6e5", "#c5e4ee", "#dff1f6")
-_FLOAT, _TABLES, _MANIFEST = "#e09f3e", "#9e2a2b", "#8d99ae"
-_INK, _FAINT, _RULE, _PAPER = "#1d2733", "#6b7785", "#e3e8ee", "#ffffff"
-_EVEN, _ODD = "#2a6f97", "#89c2d9"
+_PLANES = SHADES
+_FLOAT, _TABLES, _MANIFEST = WARM, RED, GREY
+_EVEN, _ODD = SHADES[1], SHADES[3]
 
 _WIDTH, _MARGIN, _ROW = 1080, 36, 28
 _NAME_WIDTH, _BAR_WIDTH, _HISTOGRAM_WIDTH = 230, 420, 220
@@ -20,7 +19,7 @@ _NAME_WIDTH, _BAR_WIDTH, _HISTOGRAM_WIDTH = 230, 420, 220
 
 def draw(found: dict[str, Any], view: str | None = None) -> str:
     """The picture: what a device fetches for each view, then a row per layer with its bytes and its codes."""
-    picture = _Picture()
+    picture = Canvas(_WIDTH, _MARGIN)
     source = found["widths"][-1]
     shown = {name: one for name, one in found["views"].items() if view in (None, name)}
     picture.text(_MARGIN, 48, f"{found['name']}, version {found['version']}", size=24, weight=600)
@@ -29,7 +28,7 @@ def draw(found: dict[str, Any], view: str | None = None) -> str:
         72,
         f"{_bytes(found['total_bytes'])} in all, {found['times_smaller']:.1f} times smaller than float32; "
         f"widths {', '.join(map(str, found['widths']))} bits; {found['overhead_percent']:.1f} % overhead",
-        colour=_FAINT,
+        colour=FAINT,
     )
     y = _legend(picture, found, 100)
     y = _fetched(picture, found, shown, y + 34)
@@ -37,60 +36,29 @@ def draw(found: dict[str, Any], view: str | None = None) -> str:
     return picture.finish(y + 20)
 
 
-class _Picture:
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-
-    def text(
-        self, x: float, y: float, text: str, *, size: int = 13, weight: int = 400, colour: str = _INK, end: bool = False
-    ) -> None:
-        anchor = ' text-anchor="end"' if end else ""
-        self._parts.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size}" font-weight="{weight}" fill="{colour}"{anchor}>'
-            f"{escape(text)}</text>"
-        )
-
-    def box(self, x: float, y: float, width: float, height: float, colour: str, title: str = "") -> None:
-        tip = f"<title>{escape(title)}</title>" if title else ""
-        self._parts.append(
-            f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="{colour}">{tip}</rect>'
-        )
-
-    def rule(self, y: float) -> None:
-        self.box(_MARGIN, y, _WIDTH - 2 * _MARGIN, 1, _RULE)
-
-    def stack(self, x: float, y: float, height: float, scale: float, parts: Sequence[tuple[str, int, str]]) -> float:
-        """Bars one after another, each (colour, bytes, title); where they end."""
-        for colour, size, title in parts:
-            width = size * scale
-            # A hair of paper between parts, as long as it does not hide them.
-            self.box(x, y, max(width - 1, width * 0.7, 0.3), height, colour, title)
-            x += width
-        return x
-
-    def finish(self, height: float) -> str:
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" width="{_WIDTH}" '
-            f'height="{height:g}" font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">\n'
-            f'<rect width="{_WIDTH}" height="{height:g}" fill="{_PAPER}"/>\n' + "\n".join(self._parts) + "\n</svg>\n"
-        )
+def _stack(
+    picture: Canvas, x: float, y: float, height: float, scale: float, parts: Sequence[tuple[str, int, str]]
+) -> float:
+    """Bars one after another, each (colour, bytes, title); where they end."""
+    for colour, size, title in parts:
+        width = size * scale
+        # A hair of paper between parts, as long as it does not hide them.
+        picture.box(x, y, max(width - 1, width * 0.7, 0.3), height, colour, title)
+        x += width
+    return x
 
 
-def _legend(picture: _Picture, found: dict[str, Any], y: float) -> float:
+def _legend(picture: Canvas, found: dict[str, Any], y: float) -> float:
     entries = [
         (_PLANES[index], f"base: {one['bits']} bits" if index == 0 else f"enhance to {one['bits']}")
         for index, one in enumerate(found["strata"])
     ]
     entries += [(_FLOAT, "float weights"), (_TABLES, "tables of the view"), (_MANIFEST, "manifest")]
-    x = float(_MARGIN)
-    for colour, label in entries:
-        picture.box(x, y - 10, 12, 12, colour)
-        picture.text(x + 18, y, label, colour=_FAINT)
-        x += 38 + 7.2 * len(label)
+    picture.legend(y, entries)
     return y
 
 
-def _fetched(picture: _Picture, found: dict[str, Any], views: dict[str, dict[str, Any]], y: float) -> float:
+def _fetched(picture: Canvas, found: dict[str, Any], views: dict[str, dict[str, Any]], y: float) -> float:
     picture.text(_MARGIN, y, "What a device fetches", size=16, weight=600)
     y += 14
     floats = sum(layer["bytes"].get("base.safetensors", 0) for layer in found["layers"] if layer["store"] != "planes")
@@ -105,21 +73,21 @@ def _fetched(picture: _Picture, found: dict[str, Any], views: dict[str, dict[str
                 size -= floats
             parts.append((colours[file], size, f"{file}: {_bytes(size)}"))
         parts.append((_TABLES, view["bytes"], f"{view['file']}: {_bytes(view['bytes'])}"))
-        picture.text(_MARGIN, y + 19, f"view {_clipped(name, 14)}", weight=600)
-        end = picture.stack(_MARGIN + 120, y + 4, 18, scale, parts)
+        picture.text(_MARGIN, y + 19, f"view {clipped(name, 14)}", weight=600)
+        end = _stack(picture, _MARGIN + 120, y + 4, 18, scale, parts)
         picture.text(end + 10, y + 19, f"{_bytes(view['fetched_bytes'])}, {view['times_smaller']:.1f} x smaller")
         y += _ROW
     return y
 
 
-def _layers(picture: _Picture, found: dict[str, Any], bits: dict[str, int] | None, source: int, y: float) -> float:
+def _layers(picture: Canvas, found: dict[str, Any], bits: dict[str, int] | None, source: int, y: float) -> float:
     """A row per layer; with `bits` only the planes and codes of those widths."""
     bar_x = _MARGIN + _NAME_WIDTH
     histogram_x = _WIDTH - _MARGIN - _HISTOGRAM_WIDTH
     codes = f"at {source} bits" if bits is None else "in this view"
     picture.text(_MARGIN, y, "Layers", size=16, weight=600)
-    picture.text(bar_x, y, "bytes by stratum", colour=_FAINT)
-    picture.text(histogram_x, y, f"histogram of codes {codes}", colour=_FAINT)
+    picture.text(bar_x, y, "bytes by stratum", colour=FAINT)
+    picture.text(histogram_x, y, f"histogram of codes {codes}", colour=FAINT)
     y += 10
     largest = max(sum(_stratum_bytes(found, layer, None).values()) for layer in found["layers"])
     scale = _BAR_WIDTH / largest
@@ -127,9 +95,10 @@ def _layers(picture: _Picture, found: dict[str, Any], bits: dict[str, int] | Non
     for layer in found["layers"]:
         width = None if bits is None else bits.get(layer["name"])
         picture.rule(y)
-        picture.text(_MARGIN, y + 19, _clipped(layer["name"], 30))
+        picture.text(_MARGIN, y + 19, clipped(layer["name"], 30))
         sizes = _stratum_bytes(found, layer, width)
-        end = picture.stack(
+        end = _stack(
+            picture,
             bar_x,
             y + 6,
             _ROW - 11,
@@ -139,14 +108,14 @@ def _layers(picture: _Picture, found: dict[str, Any], bits: dict[str, int] | Non
                 for file, size in sizes.items()
             ],
         )
-        picture.text(end + 6, y + 18, _bytes(sum(sizes.values())), size=11, colour=_FAINT)
+        picture.text(end + 6, y + 18, _bytes(sum(sizes.values())), size=11, colour=FAINT)
         counts = layer["histograms"].get(str(width or source))
         if counts is not None:
             _histogram(picture, counts, found["widths"][0], histogram_x, y + 2)
         elif layer["store"] != "planes":
-            picture.text(histogram_x, y + 18, layer["store"], size=11, colour=_FAINT)
+            picture.text(histogram_x, y + 18, layer["store"], size=11, colour=FAINT)
         else:
-            picture.text(histogram_x, y + 18, "strata not fetched", size=11, colour=_FAINT)
+            picture.text(histogram_x, y + 18, "strata not fetched", size=11, colour=FAINT)
         y += _ROW
     picture.rule(y)
     picture.text(
@@ -154,7 +123,7 @@ def _layers(picture: _Picture, found: dict[str, Any], bits: dict[str, int] | Non
         y + 18,
         f"shades: the {1 << found['widths'][0]} codes at {found['widths'][0]} bits",
         size=11,
-        colour=_FAINT,
+        colour=FAINT,
     )
     return y + 24
 
@@ -167,7 +136,7 @@ def _stratum_bytes(found: dict[str, Any], layer: dict[str, Any], bits: int | Non
     return {file: size for file, size in layer["bytes"].items() if bits is None or lifts[file] <= bits}
 
 
-def _histogram(picture: _Picture, counts: list[int], base_bits: int, x: float, y: float) -> None:
+def _histogram(picture: Canvas, counts: list[int], base_bits: int, x: float, y: float) -> None:
     """Bars from the lowest code to the highest; neighbours that share a code at the base width share a shade."""
     step = _HISTOGRAM_WIDTH / len(counts)
     merged = max(1, len(counts) >> base_bits)
@@ -184,8 +153,3 @@ def _bytes(size: int) -> str:
         if size < limit:
             return f"{size:,} bytes" if unit == "bytes" else f"{size * 10_000 / limit:,.1f} {unit}"
     return f"{size / 1e9:,.1f} GB"
-
-
-def _clipped(name: str, characters: int) -> str:
-    """The end of a long name says more than its start."""
-    return name if len(name) <= characters else "…" + name[1 - characters :]
