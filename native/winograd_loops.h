@@ -213,7 +213,9 @@ inline void run_tiles(const WinogradView& layer, const Call& call, Range tiles, 
             for (std::size_t first = begin, last; first < end; first = last) {
                 const Position at = place_of(tiles.begin + first);
                 last = first + 1;
-                while (last < end && (tiles.begin + last) % across != 0) ++last;
+                while (last < end && (tiles.begin + last) % across != 0 && (last + 1 - first) * T::kOutput <= kStrip) {
+                    ++last;  // no more pixels at a time than `finish` takes
+                }
                 for (std::size_t tile = first; tile < last; ++tile) {
                     Isa::template finish_tile<T>(layer, channel, products + (tile - begin) * Isa::row_bytes(layer),
                                                  window_sums + tile * kOutputs, results, (tile - first) * T::kOutput);

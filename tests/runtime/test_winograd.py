@@ -183,7 +183,7 @@ def test_any_layer(data: st.DataObject) -> None:
 
 
 def residual_network(channels: int) -> Graph:
-    """Two convolutions with an addition over them, then one more with a border of its own."""
+    """Two convolutions with an addition over them, then two with borders of their own that read its codes alone."""
     nodes = (
         ops.Conv(name="first", inputs=("input",), padding=(1, 1, 1, 1)),
         ops.Relu(name="one", inputs=("first",)),
@@ -191,9 +191,11 @@ def residual_network(channels: int) -> Graph:
         ops.Add(name="sum", inputs=("second", "one")),
         ops.Relu(name="two", inputs=("sum",)),
         ops.Conv(name="third", inputs=("two",), padding=(2, 0, 1, 1)),
+        ops.Conv(name="fourth", inputs=("two",), padding=(2, 0, 1, 1)),
     )
-    weights = tuple(Weight(name=name, shape=(channels, channels, 3, 3)) for name in ("first", "second", "third"))
-    return Graph(weights=weights, nodes=nodes, outputs=("third",))
+    names = ("first", "second", "third", "fourth")
+    weights = tuple(Weight(name=name, shape=(channels, channels, 3, 3)) for name in names)
+    return Graph(weights=weights, nodes=nodes, outputs=("third", "fourth"))
 
 
 def session_pair(channels: int, bits: int, threads: int) -> tuple[NativeSession, ReferenceSession]:
@@ -222,7 +224,7 @@ def test_sessions(channels: int, bits: int, threads: int) -> None:
     if not os.environ.get("BITSTRATA_KERNELS"):
         assert set(native.kernels().values()) & set(KERNELS)
     rng = np.random.default_rng(0)
-    for batch, height, width in [(1, 7, 7), (3, 5, 9), (1, 33, 30)]:
+    for batch, height, width in [(1, 7, 7), (3, 5, 9), (1, 33, 30), (1, 4, 150)]:  # also more than a strip in a row
         x = rng.normal(size=(batch, channels, height, width)).astype(np.float32)
         np.testing.assert_array_equal(native(x), reference(x))
 
