@@ -1,6 +1,7 @@
 // Whole networks by the executor, on one thread and on two: every instruction set must give the same bits.
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "guarded.h"
 #include "program.h"
@@ -42,22 +43,16 @@ public:
         const Output mean = place(vector, none, true), result = place({kBatch, 1, 1, 10}, none, false);
 
         plan_ = std::make_unique<bitstrata::Plan>(program_, bytes_, input);
-        plan_->add({"input"}, {}, nullptr, {x}, 0);
-        plan_->add({"convolution", static_cast<std::ptrdiff_t>(stem), "relu"}, {x.buffer}, nullptr, {stem_out}, 0);
-        // Pooled at once, so that both run together.
-        plan_->add({"max_pool", -1, "none", {3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 0}}, {stem_out.buffer}, nullptr,
-                   {codes, joined}, 0);
-        plan_->add({"convolution", static_cast<std::ptrdiff_t>(square), "relu"}, {codes.buffer}, &joined.buffer, {added},
-                   0);
-        plan_->add({"convolution", static_cast<std::ptrdiff_t>(depthwise), "relu6"}, {added.buffer}, nullptr, {reduced},
-                   0);
-        plan_->add({"convolution", static_cast<std::ptrdiff_t>(point), "silu"}, {reduced.buffer}, nullptr,
-                   {widened, kept}, 0);
-        plan_->add({"convolution", static_cast<std::ptrdiff_t>(grouped), "hard_swish"}, {widened.buffer}, &kept.buffer,
-                   {grown}, 0);
-        plan_->add({"average_pool", -1, "none", {3, 3, 2, 2, 1, 1, 1, 1, 1, 1, 1}}, {grown.buffer}, nullptr, {pool}, 0);
-        plan_->add({"adaptive_average_pool", -1, "none"}, {pool.buffer}, nullptr, {mean}, 0);
-        plan_->add({"convolution", static_cast<std::ptrdiff_t>(last), "none"}, {mean.buffer}, nullptr, {result}, 0);
+        plan_->add({"input", -1, "none", {}, 0.0f}, {}, nullptr, {x}, 0);
+        convolve(stem, "relu", x, nullptr, {stem_out});
+        pooling("max_pool", 1, stem_out, {codes, joined});  // at once, so that both run together
+        convolve(square, "relu", codes, &joined, {added});
+        convolve(depthwise, "relu6", added, nullptr, {reduced});
+        convolve(point, "silu", reduced, nullptr, {widened, kept});
+        convolve(grouped, "hard_swish", widened, &kept, {grown});
+        pooling("average_pool", 2, grown, {pool});
+        plan_->add({"adaptive_average_pool", -1, "none", {}, 0.0f}, {pool.buffer}, nullptr, {mean}, 0);
+        convolve(last, "none", mean, nullptr, {result});
         plan_->add_result(result.buffer);
         plan_->add_result(pool.buffer);
     }
@@ -86,6 +81,16 @@ public:
 private:
     static constexpr std::size_t kBatch = 2;
 
+    void convolve(std::size_t layer, const char* activation, const Output& from, const Output* residual,
+                  std::vector<Output> to) {
+        plan_->add({"convolution", static_cast<std::ptrdiff_t>(layer), activation, {}, 0.0f}, {from.buffer},
+                   residual ? &residual->buffer : nullptr, std::move(to), 0);
+    }
+    // Windows of 3x3, padded by one; averages count the padding.
+    void pooling(const char* kind, std::int64_t stride, const Output& from, std::vector<Output> to) {
+        plan_->add({kind, -1, "none", {3, 3, stride, stride, 1, 1, 1, 1, 1, 1, 1}, 0.0f}, {from.buffer}, nullptr,
+                   std::move(to), 0);
+    }
     std::vector<float> table(std::size_t count, float size) {
         std::vector<float> values(count);
         for (float& one : values) one = random_.symmetric() * size;
