@@ -99,15 +99,16 @@ private:
     std::size_t floats(const Geometry& g) {
         std::vector<float> weights(g.outputs * g.group_inputs() * g.taps());
         for (float& one : weights) one = static_cast<float>(random_.between(-4, 4));
-        return program_.add_float(g, weights.data(), table(g.outputs, 0.2f).data(), table(g.outputs, 1.0f).data());
+        const std::vector<float> scale = table(g.outputs, 0.2f), bias = table(g.outputs, 1.0f);
+        return program_.add_float(g, weights.data(), scale.data(), bias.data());
     }
     std::size_t quantised(const Geometry& g) {
         std::vector<std::int8_t> codes(g.outputs * g.group_inputs() * g.taps());
         const int half = 1 << (bits_ - 1);
         for (auto& one : codes) one = static_cast<std::int8_t>(random_.between(-half, half - 1));
         const Coding coding{bits_, bits_ > 4 ? 8 : 4, 1};
-        return program_.add_quantised(g, coding, codes.data(), table(g.outputs, 0.02f).data(),
-                                      table(g.outputs, 1.0f).data());
+        const std::vector<float> scale = table(g.outputs, 0.02f), bias = table(g.outputs, 1.0f);
+        return program_.add_quantised(g, coding, codes.data(), scale.data(), bias.data());
     }
     // The next place in the arena, as an output: codes have zero point 1, as all layers do.
     Output place(const Image& shape, const Border& border, bool codes) {
