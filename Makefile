@@ -13,7 +13,7 @@ BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/
     $(shell find src -name __init__.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format test test-all clean
+.PHONY: help setup demo lint format test test-all sanitise clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test: lint ## lint, then every test but the long ones
 
 test-all: lint ## everything; writes the result to docs/test-all.md
 	$(BIN)/python tools/test_all.py $(PYTEST_FLAGS)
+
+sanitise: setup ## all kernels under sanitisers in guarded memory, and for ARM where a cross compiler is installed
+	$(BIN)/python -m pytest tests/native
 
 clean: ## remove what was built, and the caches of tools; .venv stays and is brought up to date by the next target
 	rm -rf $(STAMP) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -109,7 +109,7 @@ std::vector<std::string> kernel_names() {
 
 void bind_runtime(nb::module_& m) {
     m.def("kernel_names", &kernel_names, "The kernels that this processor can run, the preferred first.");
-    m.def("isa", &chosen_isa, "The instruction set that new sessions get: avx512, avx2 or portable.");
+    m.def("isa", &chosen_isa, "The instruction set that new sessions get: avx512, avx2, dotprod, neon or portable.");
     m.def("worker_count", &worker_count, "How many threads of the runtime's own are running.");
     m.def("stop_threads", &stop_thread_pool, nb::call_guard<nb::gil_scoped_release>(),
           "Ends the runtime's own threads; later calls run on the calling thread alone.");

@@ -103,6 +103,25 @@ inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8
     if (count > 1) store_some(_mm256_extracti128_si256(bytes, 1), to + step, channels);
 }
 
+#elif defined(BITSTRATA_NEON_LANES)
+
+constexpr std::size_t kGroup = 1;
+
+inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t /*step*/,
+                        std::size_t /*count*/, std::size_t channels) {
+    const auto shorts = [&](std::size_t part) {
+        const int16x4_t first = vqmovn_s32(vcvtnq_s32_f32(y[0].parts[part].values));
+        const int16x8_t both = vqmovn_high_s32(first, vcvtnq_s32_f32(y[0].parts[part + 1].values));
+        return vqaddq_s16(both, vdupq_n_s16(coder.zero_point));
+    };
+    uint8x16_t bytes = vqmovun_high_s16(vqmovun_s16(shorts(0)), shorts(2));
+    bytes = vminq_u8(vmaxq_u8(bytes, vdupq_n_u8(coder.first)), vdupq_n_u8(coder.last));
+    if (channels == kLanes) return vst1q_u8(to, bytes);
+    std::uint8_t some[kLanes];
+    vst1q_u8(some, bytes);
+    std::memcpy(to, some, channels);
+}
+
 #else
 
 constexpr std::size_t kGroup = 1;

@@ -66,5 +66,11 @@ void float_step(const FloatStep& step, const float* external, const Epilogue& ep
                 Range blocks) noexcept;
 }
 #endif
+#if defined(BITSTRATA_NEON)
+namespace neon {
+void float_step(const FloatStep& step, const float* external, const Epilogue& epilogue, Range pixels,
+                Range blocks) noexcept;
+}
+#endif
 
 }  // namespace bitstrata

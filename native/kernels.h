@@ -37,4 +37,21 @@ void floats(const PackedView<float>& layer, const Call& call, Range pixels, Rang
 }  // namespace avx512
 #endif
 
+#if defined(BITSTRATA_NEON)
+namespace neon {
+// Codes of up to seven bits as bytes, products summed in 16 bits for as long as they provably fit.
+void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+// Odd integers as 16 bits: for codes of eight bits.
+void wide(const PackedView<std::int16_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+void depthwise(const PackedView<std::int16_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+// Depthwise layers with sums that fit 16 bits.
+void narrow_depthwise(const PackedView<std::int8_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+void floats(const PackedView<float>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+}  // namespace neon
+namespace dotprod {
+// Codes of up to seven bits as bytes, products summed in 32 bits.
+void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels, Range blocks) noexcept;
+}  // namespace dotprod
+#endif
+
 }  // namespace bitstrata

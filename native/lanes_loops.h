@@ -1,4 +1,4 @@
-// Eight or sixteen floats at a time: vector registers where the file is compiled for them, else a loop.
+// Four, eight or sixteen floats at a time: vector registers where the file is compiled for them, else a loop.
 //
 // Headers named *_loops.h are compiled once per instruction set. All they define is in an unnamed namespace: a shared
 // definition could be the one with instructions that the processor does not have.
@@ -10,6 +10,9 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__) && !defined(BITSTRATA_PLAIN_LANES)  // every such processor has NEON
+#define BITSTRATA_NEON_LANES
+#include <arm_neon.h>
 #endif
 
 namespace bitstrata {
@@ -95,6 +98,43 @@ inline Lanes round_to_even(Lanes x) {
 inline Lanes power_of_two(Lanes x) {
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(x.values), _mm256_set1_epi32(127));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23))};
+}
+
+#elif defined(BITSTRATA_NEON_LANES)
+
+constexpr std::size_t kWidth = 4;
+
+struct Lanes {
+    float32x4_t values;
+};
+
+inline Lanes load(const float* from) { return {vld1q_f32(from)}; }
+inline Lanes load(const std::int32_t* from) { return {vcvtq_f32_s32(vld1q_s32(from))}; }
+inline Lanes load(const std::int16_t* from) { return {vcvtq_f32_s32(vmovl_s16(vld1_s16(from)))}; }
+inline void store(Lanes x, float* to) { vst1q_f32(to, x.values); }
+inline Lanes spread(float x) { return {vdupq_n_f32(x)}; }
+
+inline Lanes operator+(Lanes a, Lanes b) { return {vaddq_f32(a.values, b.values)}; }
+inline Lanes operator-(Lanes a, Lanes b) { return {vsubq_f32(a.values, b.values)}; }
+inline Lanes operator*(Lanes a, Lanes b) { return {vmulq_f32(a.values, b.values)}; }
+inline Lanes operator/(Lanes a, Lanes b) { return {vdivq_f32(a.values, b.values)}; }
+// The bound, where x is not a number or both are zero, which NEON's own maximum and minimum see otherwise.
+inline Lanes at_least(Lanes x, Lanes low) {
+    return {vbslq_f32(vcgtq_f32(x.values, low.values), x.values, low.values)};
+}
+inline Lanes at_most(Lanes x, Lanes high) {
+    return {vbslq_f32(vcltq_f32(x.values, high.values), x.values, high.values)};
+}
+inline bool all_below(Lanes x, Lanes bound) { return vminvq_u32(vcltq_f32(x.values, bound.values)) != 0; }
+inline Lanes without_sign(Lanes x) { return {vabsq_f32(x.values)}; }
+
+// Half to even.
+inline Lanes round_to_even(Lanes x) { return {vrndnq_f32(x.values)}; }
+
+// 2^x for whole x from -126 to 127.
+inline Lanes power_of_two(Lanes x) {
+    const int32x4_t exponent = vaddq_s32(vcvtnq_s32_f32(x.values), vdupq_n_s32(127));
+    return {vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23))};
 }
 
 #else

@@ -1,4 +1,5 @@
 // Plain loops that compile anywhere, and the measure for the others.
+#define BITSTRATA_PLAIN_LANES  // also where the compiler may use vectors everywhere
 #include "finish_loops.h"
 #include "kernels.h"
 

@@ -1,3 +1,4 @@
+#define BITSTRATA_PLAIN_LANES  // also where the compiler may use vectors everywhere
 #include "float_step_loops.h"
 
 namespace bitstrata::portable {

@@ -8,6 +8,10 @@
 
 #if defined(BITSTRATA_AVX2)
 #include <immintrin.h>
+#elif defined(BITSTRATA_NEON)
+#include <arm_neon.h>
+
+#include "select.h"
 #endif
 
 namespace bitstrata {
@@ -51,7 +55,7 @@ double best_rate(const Run& run) {
     return best;
 }
 
-double portable_bytes(std::size_t rounds) {
+[[maybe_unused]] double portable_bytes(std::size_t rounds) {
     constexpr std::size_t kSize = 256;
     std::uint8_t codes[kSize];
     std::int8_t weights[kSize];
@@ -68,7 +72,7 @@ double portable_bytes(std::size_t rounds) {
     return static_cast<double>(rounds) * kSize;
 }
 
-double portable_floats(std::size_t rounds) {
+[[maybe_unused]] double portable_floats(std::size_t rounds) {
     constexpr std::size_t kSize = 48;
     float factors[kSize], sums[kSize] = {};
     std::fill_n(factors, kSize, 1.0f);
@@ -170,13 +174,65 @@ BITSTRATA_TARGET("avx2") std::uint64_t avx2_read(const std::uint64_t* data, std:
 }
 #endif
 
+#if defined(BITSTRATA_NEON)
+#define BITSTRATA_HIDE_NEON(operand) asm volatile("" : "+w"(operand))
+
+double neon_bytes(std::size_t rounds) {
+    int8x8_t codes = vdup_n_s8(1), weights = vdup_n_s8(1);
+    int16x8_t sums[kSums];
+    for (int16x8_t& sum : sums) sum = vdupq_n_s16(0);
+    for (std::size_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+        for (int index = 0; index < kSums; ++index) {
+            BITSTRATA_HIDE_NEON(codes);
+            sums[index] = vmlal_s8(sums[index], codes, weights);
+        }
+    }
+    for (const int16x8_t& sum : sums) use(sum);
+    return static_cast<double>(rounds) * kSums * 8;
+}
+
+__attribute__((target("arch=armv8.2-a+dotprod"), noinline)) double dotprod_bytes(std::size_t rounds) {
+    int8x16_t codes = vdupq_n_s8(1), weights = vdupq_n_s8(1);
+    int32x4_t sums[kSums];
+    for (int32x4_t& sum : sums) sum = vdupq_n_s32(0);
+    for (std::size_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+        for (int index = 0; index < kSums; ++index) {
+            BITSTRATA_HIDE_NEON(codes);
+            sums[index] = vdotq_s32(sums[index], codes, weights);
+        }
+    }
+    for (const int32x4_t& sum : sums) use(sum);
+    return static_cast<double>(rounds) * kSums * 16;
+}
+
+double neon_floats(std::size_t rounds) {
+    float32x4_t factors = vdupq_n_f32(1.0f), weights = vdupq_n_f32(0.5f), sums[kSums];
+    for (float32x4_t& sum : sums) sum = vdupq_n_f32(0.0f);
+    for (std::size_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+        for (int index = 0; index < kSums; ++index) {
+            BITSTRATA_HIDE_NEON(factors);
+            sums[index] = vfmaq_f32(sums[index], factors, weights);
+        }
+    }
+    for (const float32x4_t& sum : sums) use(sum);
+    return static_cast<double>(rounds) * kSums * 4;
+}
+#endif
+
 Loop multiply_loop(bool floats) {
 #if defined(BITSTRATA_AVX2)
     if (floats && __builtin_cpu_supports("avx512f")) return avx512_floats;
     if (!floats && __builtin_cpu_supports("avx512vnni")) return vnni_bytes;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return floats ? avx2_floats : avx2_bytes;
 #endif
+#if defined(BITSTRATA_NEON)
+    return floats ? neon_floats : has_dotprod() ? dotprod_bytes : neon_bytes;
+#else
     return floats ? portable_floats : portable_bytes;
+#endif
 }
 
 }  // namespace

@@ -6,6 +6,10 @@
 #include <iterator>
 #include <stdexcept>
 
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 #include "kernels.h"
 #include "packing.h"
 #include "winograd.h"
@@ -40,16 +44,16 @@ void set_offsets(Packed<T>& packed, const Codes& codes) {
 }
 
 bool any(const Geometry&, const Coding&, const std::int8_t*) { return true; }
-bool not_depthwise(const Geometry& g, const Coding&, const std::int8_t*) { return !g.depthwise(); }
 bool depthwise_only(const Geometry& g, const Coding&, const std::int8_t*) { return g.depthwise(); }
 
 using OddLoops = void (*)(const PackedView<std::int16_t>&, const Call&, Range, Range) noexcept;
 
+template <OddLoops Loops>
 std::unique_ptr<Layer> prepare_odd(const Geometry& g, const Coding& coding, const std::int8_t* values) {
     const Codes codes{g, coding, values};
     auto packed = pack<std::int16_t, 1>(g, [&](auto... at) { return static_cast<std::int16_t>(codes.odd(at...)); });
     set_offsets(packed, codes);
-    return std::make_unique<PackedLayer<std::int16_t, portable::odd>>(g, std::move(packed), 0, 0);
+    return std::make_unique<PackedLayer<std::int16_t, Loops>>(g, std::move(packed), 0, 0);
 }
 
 template <std::size_t K, OddLoops Loops>
@@ -69,7 +73,7 @@ std::unique_ptr<Layer> prepare_floats(const Geometry& g, const float* weights) {
     return std::make_unique<PackedLayer<float, Loops>>(g, std::move(packed), 0, 0);
 }
 
-#if defined(BITSTRATA_AVX2)
+#if defined(BITSTRATA_AVX2) || defined(BITSTRATA_NEON)
 using DirectLoops = void (*)(const PackedView<std::int8_t>&, const Call&, Range, Range) noexcept;
 
 // Codes as bytes. Where the odd integers that they stand for are bytes too, those: then there is nothing to compensate.
@@ -86,6 +90,9 @@ std::unique_ptr<Layer> prepare_direct(const Geometry& g, const Coding& coding, c
                                                              odd ? 0 : (1 << coding.dropped()) - 1);
 }
 
+#endif
+
+#if defined(BITSTRATA_AVX2)
 // Steps of four, in the order that avx2::wide multiplies in: of all channels elements 0 and 2, then 1 and 3.
 std::unique_ptr<Layer> prepare_wide(const Geometry& g, const Coding& coding, const std::int8_t* values) {
     const Codes codes{g, coding, values};
@@ -128,6 +135,8 @@ std::unique_ptr<Layer> prepare_narrow_depthwise(const Geometry& g, const Coding&
 #endif
 
 #if defined(BITSTRATA_AVX512)
+bool not_depthwise(const Geometry& g, const Coding&, const std::int8_t*) { return !g.depthwise(); }
+
 bool byte_depthwise(const Geometry& g, const Coding& coding, const std::int8_t*) {
     return common_depthwise(g) && coding.source_bits < 8;
 }
@@ -148,8 +157,27 @@ bool has_avx512() {
 }
 #endif
 
-// Instruction sets from the least to the most able.
-constexpr const char* kSets[] = {"portable", "avx2", "avx512"};
+#if defined(BITSTRATA_NEON)
+// NEON multiplies signed bytes with signed bytes.
+bool signed_codes(const Geometry& g, const Coding& coding, const std::int8_t*) {
+    return !g.depthwise() && coding.bits < 8;
+}
+
+bool narrow_depthwise(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
+    return g.depthwise() && short_depthwise(g, coding, codes);
+}
+
+std::unique_ptr<Layer> prepare_narrow_depthwise(const Geometry& g, const Coding& coding, const std::int8_t* values) {
+    const Codes codes{g, coding, values};
+    auto packed =
+        pack_depthwise<std::int8_t, 1>(g, [&](auto... at) { return static_cast<std::int8_t>(codes.odd(at...)); });
+    set_offsets(packed, codes);
+    return std::make_unique<PackedLayer<std::int8_t, neon::narrow_depthwise>>(g, std::move(packed), 0, 0);
+}
+#endif
+
+// Instruction sets from the least to the most able; those of one family of processors.
+constexpr const char* kSets[] = {"portable", "neon", "dotprod", "avx2", "avx512"};
 
 std::size_t rank(const char* isa) {
     std::size_t found = 0;
@@ -166,6 +194,19 @@ bool usable(const char* isa) {
 }
 
 }  // namespace
+
+#if defined(BITSTRATA_NEON)
+bool has_dotprod() {
+#if defined(__linux__)
+    constexpr unsigned long kDotProduct = 1ul << 20;  // HWCAP_ASIMDDP, which old headers do not name
+    return (getauxval(AT_HWCAP) & kDotProduct) != 0;
+#elif defined(__APPLE__)
+    return true;  // every such Mac has it
+#else
+    return false;
+#endif
+}
+#endif
 
 const std::vector<QuantisedKernel>& quantised_kernels() {
     static const std::vector<QuantisedKernel> kernels = [] {
@@ -186,8 +227,19 @@ const std::vector<QuantisedKernel>& quantised_kernels() {
             list.push_back({"avx2.wide", "avx2", any, prepare_wide});
         }
 #endif
+#if defined(BITSTRATA_NEON)
+        if (has_dotprod()) {
+            for (const QuantisedKernel& kernel : dotprod_winograd_kernels()) list.push_back(kernel);
+            list.push_back({"dotprod.direct", "dotprod", signed_codes, prepare_direct<dotprod::direct, false>});
+        }
+        for (const QuantisedKernel& kernel : neon_winograd_kernels()) list.push_back(kernel);
+        list.push_back({"neon.narrow_depthwise", "neon", narrow_depthwise, prepare_narrow_depthwise});
+        list.push_back({"neon.depthwise", "neon", depthwise_only, prepare_depthwise<1, neon::depthwise>});
+        list.push_back({"neon.direct", "neon", signed_codes, prepare_direct<neon::direct, true>});
+        list.push_back({"neon.wide", "neon", any, prepare_odd<neon::wide>});
+#endif
         list.push_back({"portable.depthwise", "portable", depthwise_only, prepare_depthwise<1, portable::depthwise>});
-        list.push_back({"portable.odd", "portable", any, prepare_odd});
+        list.push_back({"portable.odd", "portable", any, prepare_odd<portable::odd>});
         return list;
     }();
     return kernels;
@@ -201,6 +253,9 @@ const std::vector<FloatKernel>& float_kernels() {
 #endif
 #if defined(BITSTRATA_AVX2)
         if (has_avx2()) list.push_back({"avx2.float", "avx2", prepare_floats<avx2::floats>});
+#endif
+#if defined(BITSTRATA_NEON)
+        list.push_back({"neon.float", "neon", prepare_floats<neon::floats>});
 #endif
         list.push_back({"portable.float", "portable", prepare_floats<portable::floats>});
         return list;
@@ -229,6 +284,9 @@ FloatStepLoops choose_float_steps() {
 #endif
 #if defined(BITSTRATA_AVX2)
     if (has_avx2() && usable("avx2")) return avx2::float_step;
+#endif
+#if defined(BITSTRATA_NEON)
+    if (usable("neon")) return neon::float_step;
 #endif
     return portable::float_step;
 }

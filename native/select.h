@@ -14,12 +14,17 @@ const std::vector<QuantisedKernel>& quantised_kernels();
 const std::vector<FloatKernel>& float_kernels();
 
 // The best kernel for a layer. BITSTRATA_KERNELS in the environment names the highest instruction set that is used:
-// avx512, avx2 or portable.
+// avx512, avx2, dotprod (NEON with dot products), neon or portable.
 const QuantisedKernel& choose_quantised(const Geometry& geometry, const Coding& coding, const std::int8_t* codes);
 const FloatKernel& choose_float();
 FloatStepLoops choose_float_steps();
 
-// The instruction set that layers get now: "avx512", "avx2" or "portable".
+// The instruction set that layers get now, by those names.
 std::string chosen_isa();
+
+#if defined(BITSTRATA_NEON)
+// Whether this processor multiplies and adds four bytes at a time.
+bool has_dotprod();
+#endif
 
 }  // namespace bitstrata

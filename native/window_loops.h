@@ -1,9 +1,11 @@
 // What direct convolutions share: tiles of evenly spaced windows, and what is added to sums of codes.
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstdint>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include "finish_loops.h"
 #include "packing.h"
@@ -11,7 +13,9 @@
 namespace bitstrata {
 namespace {
 
+#if defined(__AVX2__)
 inline __m256i load_bytes(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
+#endif
 
 // Pixels of a strip, the windows of which are evenly spaced.
 struct Piece {
@@ -48,6 +52,7 @@ inline std::size_t tiles_of(const PackedView<T>& layer, const Call& call, Positi
 
 // The sum of all codes of a window, in one group.
 inline std::int32_t window_sum(const PackedView<std::int8_t>& layer, const std::uint8_t* window, std::size_t row) {
+#if defined(__AVX2__)
     alignas(32) static constexpr std::uint8_t kMasks[64] = {
         255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
         255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
@@ -66,6 +71,15 @@ inline std::int32_t window_sum(const PackedView<std::int8_t>& layer, const std::
     alignas(32) std::int64_t quarters[4];
     _mm256_store_si256(reinterpret_cast<__m256i*>(quarters), sum);
     return static_cast<std::int32_t>(quarters[0] + quarters[1] + quarters[2] + quarters[3]);
+#else
+    std::uint32_t sum = 0;
+    for (std::size_t index = 0; index < layer.segment_count; ++index) {
+        const Segment& segment = layer.segments[index];
+        const std::uint8_t* from = window + segment.row * row + segment.column;
+        for (std::size_t element = 0; element < segment.length; ++element) sum += from[element];
+    }
+    return static_cast<std::int32_t>(sum);
+#endif
 }
 
 // For each pixel, what compensation adds to its sums in one group.

@@ -20,12 +20,13 @@ constexpr std::size_t kMostTiles = 96;
 
 std::size_t up_to(std::size_t count, std::size_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
-// Per position: by how much V must be lifted, and the most it then is.
+// Per position: by how much V must be lifted, and the least and the most it then is. Centred, it fits signed bytes
+// wherever it fits unsigned ones otherwise.
 template <class T>
 struct CodeRange {
-    int lift[T::kPoints * T::kPoints], most[T::kPoints * T::kPoints];
+    int lift[T::kPoints * T::kPoints], least[T::kPoints * T::kPoints], most[T::kPoints * T::kPoints];
 
-    explicit CodeRange(int top) {
+    explicit CodeRange(int top, bool centred) {
         int below[T::kPoints] = {}, above[T::kPoints] = {};
         for (int point = 0; point < T::kPoints; ++point) {
             for (int factor : T::kCodes[point]) (factor < 0 ? below : above)[point] += std::abs(factor);
@@ -34,6 +35,10 @@ struct CodeRange {
             for (int q = 0; q < T::kPoints; ++q) {
                 lift[p * T::kPoints + q] = top * (above[p] * below[q] + below[p] * above[q]);
                 most[p * T::kPoints + q] = top * (above[p] + below[p]) * (above[q] + below[q]);
+                const int centre = centred ? (most[p * T::kPoints + q] + 1) / 2 : 0;
+                lift[p * T::kPoints + q] -= centre;
+                least[p * T::kPoints + q] = -centre;
+                most[p * T::kPoints + q] -= centre;
             }
         }
     }
@@ -117,14 +122,14 @@ bool sums_within(const Geometry& g, const Coding& coding, const std::int8_t* cod
 
 // Whether U and V of a layer fit bytes, and its results 32 bits; with `pairs`, whether two products fit 16 bits. Where
 // the width alone does not say so, the codes decide.
-template <class T, bool Pairs>
+template <class T, bool Pairs, bool Centred = false>
 bool certified(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
     if (g.kernel_height != 3 || g.kernel_width != 3 || g.stride_height != 1 || g.stride_width != 1) return false;
     if (g.dilation_height != 1 || g.dilation_width != 1 || g.groups != 1 || g.inputs < kLanes) return false;
     if (g.inputs * static_cast<std::size_t>(coding.top()) > 0xffff) return false;  // of which window sums are made
     constexpr int kPositions = T::kPoints * T::kPoints;
-    const CodeRange<T> range(coding.top());
-    const int most = *std::max_element(range.most, range.most + kPositions);
+    const CodeRange<T> range(coding.top(), Centred), plain(coding.top(), false);
+    const int most = *std::max_element(plain.most, plain.most + kPositions);
     if (most > 255) return false;
     const int half = 1 << (coding.bits - 1), largest = largest_sum<T>() * half;
     const std::int64_t longest = static_cast<std::int64_t>(g.inputs) * 9 * half * coding.top() << T::kShift;
@@ -145,8 +150,9 @@ bool certified(const Geometry& g, const Coding& coding, const std::int8_t* codes
                         fits &= one >= -128 && one <= 127 && other >= -128 && other <= 127;
                         const int above = std::max(one, 0) + std::max(other, 0);
                         const int below = std::min(one, 0) + std::min(other, 0);
-                        fits &= !Pairs ||
-                                (above * range.most[position] <= kLongest && below * range.most[position] >= kShortest);
+                        const int lowest = range.least[position], highest = range.most[position];
+                        fits &= !Pairs || (above * highest + below * lowest <= kLongest &&
+                                           below * highest + above * lowest >= kShortest);
                     }
                 }
                 if (!fits) return false;
@@ -166,7 +172,7 @@ struct PackedWinograd {
 // Finds the longest runs of steps whose 16-bit sums provably fit, for one position of a group.
 class RunCutter {
 public:
-    explicit RunCutter(std::int64_t most) : most_(most) {}
+    RunCutter(std::int64_t least, std::int64_t most) : least_(least), most_(most) {}
 
     void add(const std::int16_t (&u)[4][kMostLanes]) {
         if (!fits_with(u)) {
@@ -191,13 +197,14 @@ private:
                 const int one = u[half * 2][lane], other = u[half * 2 + 1][lane];
                 above_[half][lane] += std::max(one, 0) + std::max(other, 0);
                 below_[half][lane] += std::min(one, 0) + std::min(other, 0);
-                fits &= above_[half][lane] * most_ <= kLongest && below_[half][lane] * most_ >= kShortest;
+                const std::int64_t above = above_[half][lane], below = below_[half][lane];
+                fits &= above * most_ + below * least_ <= kLongest && below * most_ + above * least_ >= kShortest;
             }
         }
         return fits;
     }
 
-    std::int64_t most_;
+    std::int64_t least_, most_;  // that V can be
     std::uint32_t length_ = 0;
     std::vector<std::uint32_t> runs_;
     int above_[2][kMostLanes] = {}, below_[2][kMostLanes] = {};
@@ -208,7 +215,8 @@ class WinogradLayer final : public Layer {
 public:
     using Loops = void (*)(const WinogradView&, const Call&, Range, Range) noexcept;
 
-    WinogradLayer(const Geometry& g, const Coding& coding, const std::int8_t* codes, bool cuts, Loops loops)
+    WinogradLayer(const Geometry& g, const Coding& coding, const std::int8_t* codes, bool cuts, bool centred,
+                  Loops loops)
         : Layer(g), loops_(loops) {
         view_.inputs = g.inputs;
         view_.outputs = g.outputs;
@@ -217,7 +225,7 @@ public:
         view_.shift = coding.dropped() + 1;
         view_.compensation = (1 << coding.dropped()) - 1;
         view_.narrow = view_.lanes == kMostLanes && sums_within(g, coding, codes, T::kShift, kShortest, kLongest);
-        pack(coding, codes, cuts && !view_.narrow);
+        pack(codes, coding, CodeRange<T>(coding.top(), centred), cuts && !view_.narrow);
         lay_out_scratch();
     }
 
@@ -240,8 +248,7 @@ private:
     static constexpr int kPositions = T::kPoints * T::kPoints;
 
     // `cuts`: the kernel sums up in 16 bits, and must widen them in time.
-    void pack(const Coding& coding, const std::int8_t* codes, bool cuts) {
-        const CodeRange<T> range(coding.top());
+    void pack(const std::int8_t* codes, const Coding& coding, const CodeRange<T>& range, bool cuts) {
         const std::size_t lanes = view_.lanes, steps = view_.steps, places = blocks() * kPositions;
         const WeightTransform<T> transform(geometry, codes, lanes);
         packed_.weights = Aligned<std::int8_t>(places * steps * lanes * 4);
@@ -252,7 +259,7 @@ private:
         for (std::size_t group = 0; group < blocks(); ++group) {
             std::vector<RunCutter> cutters;
             for (int position = 0; cuts && position < kPositions; ++position) {
-                cutters.emplace_back(range.most[position]);
+                cutters.emplace_back(range.least[position], range.most[position]);
             }
             for (std::size_t step = 0; step < steps; ++step) {
                 transform(group, step, u);
@@ -310,9 +317,9 @@ private:
     std::size_t most_tiles_ = 0, scratch_ = 0;
 };
 
-template <class T, bool Pairs, typename WinogradLayer<T>::Loops Loops>
+template <class T, bool Pairs, typename WinogradLayer<T>::Loops Loops, bool Centred = false>
 std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
-    return std::make_unique<WinogradLayer<T>>(g, coding, codes, Pairs, Loops);
+    return std::make_unique<WinogradLayer<T>>(g, coding, codes, Pairs, Centred, Loops);
 }
 
 // Larger tiles save products but have more transformed weights, which must come from a near cache to pay. Kernels are
@@ -350,6 +357,31 @@ std::vector<QuantisedKernel> avx512_winograd_kernels() {
         {"avx512.winograd4", "avx512", certified<Tile4, false>, prepare<Tile4, false, avx512::winograd4>,
          worthwhile<Tile4, 256 * kKilobyte>},
         {"avx512.winograd2", "avx512", certified<Tile2, false>, prepare<Tile2, false, avx512::winograd2>,
+         worthwhile<Tile2, kAny>},
+    };
+}
+#endif
+
+#if defined(BITSTRATA_NEON)
+// Limits as with AVX2: not measured here.
+std::vector<QuantisedKernel> neon_winograd_kernels() {
+    return {
+        {"neon.winograd3", "neon", certified<Tile3, true, true>, prepare<Tile3, true, neon::winograd3, true>,
+         worthwhile<Tile3, 2048 * kKilobyte>},
+        {"neon.winograd4", "neon", certified<Tile4, true, true>, prepare<Tile4, true, neon::winograd4, true>,
+         worthwhile<Tile4, 1024 * kKilobyte>},
+        {"neon.winograd2", "neon", certified<Tile2, true, true>, prepare<Tile2, true, neon::winograd2, true>,
+         worthwhile<Tile2, kAny>},
+    };
+}
+
+std::vector<QuantisedKernel> dotprod_winograd_kernels() {
+    return {
+        {"dotprod.winograd3", "dotprod", certified<Tile3, false, true>, prepare<Tile3, false, dotprod::winograd3, true>,
+         worthwhile<Tile3, 2048 * kKilobyte>},
+        {"dotprod.winograd4", "dotprod", certified<Tile4, false, true>, prepare<Tile4, false, dotprod::winograd4, true>,
+         worthwhile<Tile4, 1024 * kKilobyte>},
+        {"dotprod.winograd2", "dotprod", certified<Tile2, false, true>, prepare<Tile2, false, dotprod::winograd2, true>,
          worthwhile<Tile2, kAny>},
     };
 }

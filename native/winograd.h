@@ -3,8 +3,9 @@
 // A tile of T x T results needs (T + 2) x (T + 2) codes. These are transformed (V = B codes B'), multiplied place by
 // place with the transformed weights (U = G weights G') and summed over the inputs, and transformed back: A (U V) A'.
 // All of it is in integers: A holds what would be fractions in G, so that the result is a known multiple of the true
-// one. V is lifted by a constant per position, so that it fits unsigned bytes, and U must fit signed ones; where codes
-// could break that, or a sum of what a kernel can hold, the kernel does not take the layer.
+// one. V is lifted by a constant per position, so that it fits unsigned bytes, or is centred on zero for instructions that
+// multiply signed bytes only, and U must fit signed ones; where codes could break that, or a sum of what a kernel can
+// hold, the kernel does not take the layer.
 #pragma once
 
 #include <cstddef>
@@ -72,6 +73,8 @@ struct WinogradView {
 // The Winograd kernels of an instruction set, in the order in which they are tried.
 std::vector<QuantisedKernel> avx2_winograd_kernels();
 std::vector<QuantisedKernel> avx512_winograd_kernels();
+std::vector<QuantisedKernel> neon_winograd_kernels();
+std::vector<QuantisedKernel> dotprod_winograd_kernels();
 
 #if defined(BITSTRATA_AVX2)
 namespace avx2 {
@@ -84,6 +87,19 @@ void winograd2(const WinogradView& layer, const Call& call, Range tiles, Range g
 void winograd3(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
 void winograd4(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
 }  // namespace avx512
+#endif
+
+#if defined(BITSTRATA_NEON)
+namespace neon {
+void winograd2(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
+void winograd3(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
+void winograd4(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
+}  // namespace neon
+namespace dotprod {
+void winograd2(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
+void winograd3(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
+void winograd4(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
+}  // namespace dotprod
 #endif
 
 }  // namespace bitstrata

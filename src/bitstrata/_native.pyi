@@ -31,7 +31,7 @@ def kernel_names() -> list[str]:
     """The kernels that this processor can run, the preferred first."""
 
 def isa() -> str:
-    """The instruction set that new sessions get: avx512, avx2 or portable."""
+    """The instruction set that new sessions get: avx512, avx2, dotprod, neon or portable."""
 
 def multiply_rate(floats: bool) -> float:
     """Multiply-accumulates per second that one thread of this processor can do at most, of floats or of bytes."""

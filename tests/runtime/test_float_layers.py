@@ -11,7 +11,7 @@ from bitstrata.graph import Graph, Table, View, Weight, ops
 from bitstrata.runtime.native import NativeSession
 from bitstrata.runtime.reference import ReferenceSession
 
-ISAS = [isa for isa in ("avx512", "avx2", "portable") if f"{isa}.float" in _native.kernel_names()]
+ISAS = [isa for isa in ("avx512", "avx2", "neon", "portable") if f"{isa}.float" in _native.kernel_names()]
 
 Parts = tuple[Graph, int, View, dict[str, codes.Codes], dict[str, np.ndarray]]
 

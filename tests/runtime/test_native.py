@@ -25,7 +25,7 @@ SOURCE_BITS = 4
 # The kernels of test_winograd.py take too few of the layers here.
 INTEGER_KERNELS = [name for name in _native.kernel_names() if not name.endswith("float") and "winograd" not in name]
 #: Those that take some windows and widths only.
-SPECIAL_KERNELS = {"avx512.depthwise", "avx2.narrow_depthwise"}
+SPECIAL_KERNELS = {"avx512.depthwise", "avx2.narrow_depthwise", "neon.narrow_depthwise"}
 
 
 # Kernels, one layer at a time
@@ -529,7 +529,7 @@ def test_input_codes_at_the_halves(zero_point: int) -> None:
     np.testing.assert_array_equal(NativeSession(*parts)(x), ReferenceSession(*parts)(x))
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "dotprod", "neon", "portable"])
 @pytest.mark.parametrize("outputs", [8, 13, 16, 40])
 @pytest.mark.parametrize("activation", [None, ops.Relu, ops.Relu6, ops.Silu])
 def test_codes_between_layers(
@@ -563,7 +563,7 @@ def test_codes_between_layers(
 
 
 def test_the_environment_bounds_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    sets = ["portable", "avx2", "avx512"]
+    sets = ["portable", "neon", "dotprod", "avx2", "avx512"]
     there = {name.partition(".")[0] for name in _native.kernel_names()}
     for index, most in enumerate(sets):
         monkeypatch.setenv("BITSTRATA_KERNELS", most)
