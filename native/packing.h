@@ -61,7 +61,8 @@ struct Packed {
 
 // One output's weights of a segment, which goes through the inputs once per tap of a row.
 template <typename T, std::size_t K, typename Stored, typename Convert>
-void pack_segment(const Stored* from, std::size_t taps, std::size_t inputs, std::size_t length, T* to, Convert convert) {
+void pack_segment(const Stored* from, std::size_t taps, std::size_t inputs, std::size_t length, T* to,
+                  Convert convert) {
     if (inputs % K == 0) {  // no step has weights of two taps
         for (std::size_t x = 0; x < length / inputs; ++x) {
             const Stored* weights = from + x;
