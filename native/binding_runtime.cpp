@@ -14,6 +14,7 @@
 #include "binding.h"
 #include "limits.h"
 #include "one_layer.h"
+#include "planes.h"
 #include "program.h"
 #include "roofline.h"
 #include "select.h"
@@ -37,32 +38,42 @@ void require(bool condition, const char* otherwise) {
     if (!condition) throw std::invalid_argument(otherwise);
 }
 
-template <typename T>
-Geometry geometry_of(const Array<T, 4>& weights, Pair stride, Pair dilation, std::size_t groups) {
-    const auto limit = static_cast<std::size_t>(kMaxWindow);
-    for (std::size_t size : {weights.shape(2), weights.shape(3), stride[0], stride[1], dilation[0], dilation[1]}) {
+// Of weights (outputs, inputs of a group, kernel height, kernel width).
+Geometry geometry_of(const Sizes& weights, Pair stride, Pair dilation, std::size_t groups) {
+    const auto limit = static_cast<std::size_t>(kMaxWindow), most = static_cast<std::size_t>(kMaxDimension);
+    for (std::size_t size : {weights[2], weights[3], stride[0], stride[1], dilation[0], dilation[1]}) {
         require(size >= 1 && size <= limit, "a kernel size, stride or dilation is out of its bounds");
     }
-    require(weights.size() > 0 && groups > 0 && weights.shape(0) % groups == 0, "weights that do not fit their groups");
-    const auto most = static_cast<std::size_t>(kMaxDimension);
-    require(groups <= most && weights.shape(1) <= most / groups && weights.shape(0) <= most, "too many channels");
-    return {weights.shape(1) * groups, weights.shape(0), groups,      weights.shape(2), weights.shape(3),
-            stride[0],                 stride[1],        dilation[0], dilation[1]};
+    require(weights[0] > 0 && weights[1] > 0 && groups > 0 && weights[0] % groups == 0,
+            "weights that do not fit their groups");
+    require(groups <= most && weights[1] <= most / groups && weights[0] <= most, "too many channels");
+    return {weights[1] * groups, weights[0], groups,     weights[2], weights[3],
+            stride[0],           stride[1],  dilation[0], dilation[1]};
 }
 
-Coding coding_of(const Array<std::int8_t, 4>& codes, int bits, int source_bits, int zero_point) {
+template <typename T>
+Sizes sizes_of(const Array<T, 4>& array) {
+    return {array.shape(0), array.shape(1), array.shape(2), array.shape(3)};
+}
+
+Coding coding_of(const Geometry& geometry, int bits, int source_bits, int zero_point) {
     require(bits >= kMinWidth && bits <= source_bits && source_bits <= kMaxWidth, "a width is out of its bounds");
     const Coding coding{bits, source_bits, zero_point};
     require(zero_point >= 0 && zero_point <= coding.top(), "a zero point is no code");
-    const int half = 1 << (bits - 1);
-    for (std::size_t index = 0; index < codes.size(); ++index) {
-        const int code = codes.data()[index];
-        require(code >= -half && code < half, "codes do not fit their width");
-    }
-    const std::size_t taps = codes.size() / codes.shape(0);
     const std::size_t largest = static_cast<std::size_t>(coding.top()) << source_bits;
-    require(taps <= static_cast<std::size_t>(kMaxAccumulator) / largest, "accumulators could overflow 32 bits");
+    require(geometry.group_inputs() * geometry.taps() <= static_cast<std::size_t>(kMaxAccumulator) / largest,
+            "accumulators could overflow 32 bits");
     return coding;
+}
+
+void check_codes(const Array<std::int8_t, 4>& codes, int bits) {
+    // Shifted to start at zero, codes that fit have no bit above those of their width: one pass without branches.
+    const int half = 1 << (bits - 1);
+    unsigned seen = 0;
+    for (std::size_t index = 0; index < codes.size(); ++index) {
+        seen |= static_cast<std::uint8_t>(codes.data()[index] + half);
+    }
+    require(seen < 2u * static_cast<unsigned>(half), "codes do not fit their width");
 }
 
 void check_table(const Array<float, 1>& scale, const Array<float, 1>& bias, std::size_t channels) {
@@ -128,8 +139,9 @@ void bind_runtime(nb::module_& m) {
         [](const std::string& kernel, const Array<std::int8_t, 4>& codes, const Array<std::uint8_t, 4>& x,
            const Dense<std::int32_t>& out, Pair stride, Sizes padding, Pair dilation, std::size_t groups, int bits,
            int source_bits, int zero_point) {
-            const Geometry geometry = geometry_of(codes, stride, dilation, groups);
-            const Coding coding = coding_of(codes, bits, source_bits, zero_point);
+            const Geometry geometry = geometry_of(sizes_of(codes), stride, dilation, groups);
+            const Coding coding = coding_of(geometry, bits, source_bits, zero_point);
+            check_codes(codes, bits);
             const Image image{x.shape(0), x.shape(2), x.shape(3), x.shape(1)};
             return run_one_layer(kernel, geometry, coding, codes.data(), image,
                                  {padding[0], padding[1], padding[2], padding[3]}, x.data(), out.data(), out.size());
@@ -159,19 +171,43 @@ void bind_runtime(nb::module_& m) {
             "add_quantised",
             [](Program& self, const Array<std::int8_t, 4>& codes, Pair stride, Pair dilation, std::size_t groups,
                int bits, int source_bits, int zero_point, const Array<float, 1>& scale, const Array<float, 1>& bias) {
-                const Geometry geometry = geometry_of(codes, stride, dilation, groups);
-                const Coding coding = coding_of(codes, bits, source_bits, zero_point);
+                const Geometry geometry = geometry_of(sizes_of(codes), stride, dilation, groups);
+                const Coding coding = coding_of(geometry, bits, source_bits, zero_point);
+                check_codes(codes, bits);
                 check_table(scale, bias, geometry.outputs);
+                Unlocked unlocked;
                 return self.add_quantised(geometry, coding, codes.data(), scale.data(), bias.data());
             },
             "codes"_a.noconvert(), "stride"_a, "dilation"_a, "groups"_a, "bits"_a, "source_bits"_a, "zero_point"_a,
             "scale"_a.noconvert(), "bias"_a.noconvert())
         .def(
+            "add_planes",
+            [](Program& self, const std::vector<Array<std::uint8_t, 1>>& planes, Sizes shape, Pair stride,
+               Pair dilation, std::size_t groups, int source_bits, int zero_point, const Array<float, 1>& scale,
+               const Array<float, 1>& bias) {
+                const Geometry geometry = geometry_of(shape, stride, dilation, groups);
+                require(planes.size() <= static_cast<std::size_t>(kMaxWidth), "a width is out of its bounds");
+                const Coding coding = coding_of(geometry, static_cast<int>(planes.size()), source_bits, zero_point);
+                check_table(scale, bias, geometry.outputs);
+                const std::size_t count = geometry.outputs * geometry.group_inputs() * geometry.taps();
+                std::vector<const std::uint8_t*> places;
+                for (const auto& plane : planes) {
+                    require(plane.size() == plane_bytes(count), "a plane of another size than the weights");
+                    places.push_back(plane.data());
+                }
+                Unlocked unlocked;
+                const Aligned<std::int8_t> codes = unpack_planes(places, count);
+                return self.add_quantised(geometry, coding, codes.data(), scale.data(), bias.data());
+            },
+            "planes"_a, "shape"_a, "stride"_a, "dilation"_a, "groups"_a, "source_bits"_a, "zero_point"_a,
+            "scale"_a.noconvert(), "bias"_a.noconvert(), "A quantised layer of the leading planes of its codes.")
+        .def(
             "add_float",
             [](Program& self, const Array<float, 4>& weights, Pair stride, Pair dilation, std::size_t groups,
                const Array<float, 1>& scale, const Array<float, 1>& bias) {
-                const Geometry geometry = geometry_of(weights, stride, dilation, groups);
+                const Geometry geometry = geometry_of(sizes_of(weights), stride, dilation, groups);
                 check_table(scale, bias, geometry.outputs);
+                Unlocked unlocked;
                 return self.add_float(geometry, weights.data(), scale.data(), bias.data());
             },
             "weights"_a.noconvert(), "stride"_a, "dilation"_a, "groups"_a, "scale"_a.noconvert(), "bias"_a.noconvert())

@@ -29,6 +29,8 @@ struct Coding {
 
     int dropped() const { return source_bits - bits; }
     int top() const { return (1 << bits) - 1; }
+    // The weight that a code stands for, in half source steps.
+    int odd(int code) const { return code * (2 << dropped()) + (1 << dropped()) - 1; }
 };
 
 // One run of a layer. Its input has a border as wide as the padding, so every window lies inside the buffer.

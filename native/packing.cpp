@@ -48,6 +48,7 @@ std::vector<Segment> segments_of(const Geometry& g) {
 }
 
 std::int32_t Codes::offset(std::size_t output) const {
+    if (coding.zero_point == 0) return 0;
     std::int64_t sum = 0;
     const std::size_t count = geometry.group_inputs() * geometry.taps();
     for (std::size_t index = 0; index < count; ++index) sum += codes[output * count + index];
@@ -58,9 +59,7 @@ std::int32_t Codes::offset(std::size_t output) const {
 
 bool pairs_fit(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
     if (2 * coding.top() * (1 << (coding.bits - 1)) <= kHighest) return true;  // whatever the weights
-    const Packed<std::int8_t> packed = pack<std::int8_t, 4>(g, [&](auto... place) {
-        return static_cast<std::int8_t>(Codes{g, coding, codes}.code(place...));
-    });
+    const Packed<std::int8_t> packed = pack<std::int8_t, 4>(g, codes, [](int code) { return code; });
     for (std::size_t step = 0; step < packed.weights.size(); step += kLanes * 4) {
         if (!Bounds{}.add(packed.weights.data() + step, coding.top())) return false;
     }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "arena.h"
@@ -58,9 +59,34 @@ struct Packed {
     Aligned<std::int32_t> offsets;
 };
 
-// Packs any layer; weight(output, input of the group, y, x) gives one weight. K elements to a step.
-template <typename T, std::size_t K, typename Weight>
-Packed<T> pack(const Geometry& g, Weight weight) {
+// One output's weights of a segment, which goes through the inputs once per tap of a row.
+template <typename T, std::size_t K, typename Stored, typename Convert>
+void pack_segment(const Stored* from, std::size_t taps, std::size_t inputs, std::size_t length, T* to,
+                  Convert convert) {
+    if (inputs % K == 0) {  // no step has weights of two taps
+        for (std::size_t x = 0; x < length / inputs; ++x) {
+            const Stored* weights = from + x;
+            for (std::size_t step = 0; step < inputs / K; ++step, weights += K * taps, to += kLanes * K) {
+                T converted[K];
+                for (std::size_t element = 0; element < K; ++element) {
+                    converted[element] = static_cast<T>(convert(weights[element * taps]));
+                }
+                std::memcpy(to, converted, sizeof(converted));
+            }
+        }
+        return;
+    }
+    for (std::size_t element = 0; element < length; ++element) {
+        const Stored weight = from[element % inputs * taps + element / inputs];
+        to[element / K * kLanes * K + element % K] = static_cast<T>(convert(weight));
+    }
+}
+
+// Packs any layer; its weights lie by output, input of the group, y and x, and convert(weight) is what is packed.
+// K elements to a step.
+template <typename T, std::size_t K, typename Stored, typename Convert>
+Packed<T> pack(const Geometry& g, const Stored* weights, Convert convert) {
+    const std::size_t group_inputs = g.group_inputs(), taps = g.taps();
     Packed<T> packed;
     packed.segments = segments_of(g);
     std::size_t steps = 0;
@@ -77,14 +103,11 @@ Packed<T> pack(const Geometry& g, Weight weight) {
         for (const Segment& segment : packed.segments) {
             const std::size_t y = segment.row / g.dilation_height;
             const std::size_t first_x = segment.column / (g.dilation_width * g.inputs);
-            const std::size_t count = (segment.length + K - 1) / K;
+            const std::size_t length = segment.length, count = (length + K - 1) / K;
             packed.runs.push_back({segment.row, segment.column + group * g.group_inputs(), count, false});
-            for (std::size_t element = 0; element < segment.length; ++element) {
-                const std::size_t x = first_x + element / g.group_inputs(), input = element % g.group_inputs();
-                T* step = packed.weights.data() + place + element / K * kLanes * K + element % K;
-                for (std::size_t lane = 0; lane < channels; ++lane) {
-                    step[lane * K] = weight(channel + lane, input, y, x);
-                }
+            const Stored* from = weights + channel * group_inputs * taps + y * g.kernel_width + first_x;
+            for (std::size_t lane = 0; lane < channels; ++lane, from += group_inputs * taps) {
+                pack_segment<T, K>(from, taps, group_inputs, length, packed.weights.data() + place + lane * K, convert);
             }
             place += count * kLanes * K;
         }
@@ -164,7 +187,7 @@ struct Codes {
         return codes[((output * g.group_inputs() + input) * g.kernel_height + y) * g.kernel_width + x];
     }
     int odd(std::size_t output, std::size_t input, std::size_t y, std::size_t x) const {
-        return code(output, input, y, x) * (2 << coding.dropped()) + (1 << coding.dropped()) - 1;
+        return coding.odd(code(output, input, y, x));
     }
     // -o times the sum of an output's odd integers.
     std::int32_t offset(std::size_t output) const;

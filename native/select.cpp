@@ -51,7 +51,7 @@ using OddLoops = void (*)(const PackedView<std::int16_t>&, const Call&, Range, R
 template <OddLoops Loops>
 std::unique_ptr<Layer> prepare_odd(const Geometry& g, const Coding& coding, const std::int8_t* values) {
     const Codes codes{g, coding, values};
-    auto packed = pack<std::int16_t, 1>(g, [&](auto... at) { return static_cast<std::int16_t>(codes.odd(at...)); });
+    auto packed = pack<std::int16_t, 1>(g, values, [coding](int code) { return coding.odd(code); });
     set_offsets(packed, codes);
     return std::make_unique<PackedLayer<std::int16_t, Loops>>(g, std::move(packed), 0, 0);
 }
@@ -67,9 +67,7 @@ std::unique_ptr<Layer> prepare_depthwise(const Geometry& g, const Coding& coding
 
 template <void (*Loops)(const PackedView<float>&, const Call&, Range, Range) noexcept>
 std::unique_ptr<Layer> prepare_floats(const Geometry& g, const float* weights) {
-    auto packed = pack<float, 1>(g, [&](std::size_t output, std::size_t input, std::size_t y, std::size_t x) {
-        return weights[((output * g.group_inputs() + input) * g.kernel_height + y) * g.kernel_width + x];
-    });
+    auto packed = pack<float, 1>(g, weights, [](float weight) { return weight; });
     return std::make_unique<PackedLayer<float, Loops>>(g, std::move(packed), 0, 0);
 }
 
@@ -81,9 +79,7 @@ template <DirectLoops Loops, bool Cut>
 std::unique_ptr<Layer> prepare_direct(const Geometry& g, const Coding& coding, const std::int8_t* values) {
     const Codes codes{g, coding, values};
     const bool odd = coding.source_bits < 8;
-    auto packed = pack<std::int8_t, 4>(g, [&](auto... at) {
-        return static_cast<std::int8_t>(odd ? codes.odd(at...) : codes.code(at...));
-    });
+    auto packed = pack<std::int8_t, 4>(g, values, [coding, odd](int code) { return odd ? coding.odd(code) : code; });
     if (Cut) cut_runs(packed, coding.top());
     set_offsets(packed, codes);
     return std::make_unique<PackedLayer<std::int8_t, Loops>>(g, std::move(packed), odd ? 0 : coding.dropped() + 1,
@@ -96,7 +92,7 @@ std::unique_ptr<Layer> prepare_direct(const Geometry& g, const Coding& coding, c
 // Steps of four, in the order that avx2::wide multiplies in: of all channels elements 0 and 2, then 1 and 3.
 std::unique_ptr<Layer> prepare_wide(const Geometry& g, const Coding& coding, const std::int8_t* values) {
     const Codes codes{g, coding, values};
-    auto packed = pack<std::int16_t, 4>(g, [&](auto... at) { return static_cast<std::int16_t>(codes.odd(at...)); });
+    auto packed = pack<std::int16_t, 4>(g, values, [coding](int code) { return coding.odd(code); });
     for (std::size_t step = 0; step < packed.weights.size(); step += kLanes * 4) {
         std::int16_t* to = packed.weights.data() + step;
         std::int16_t from[kLanes * 4];

@@ -7,6 +7,7 @@
 
 #include "arena.h"
 #include "packing.h"
+#include "winograd_weights.h"
 
 namespace bitstrata {
 namespace {
@@ -109,10 +110,11 @@ bool sums_within(const Geometry& g, const Coding& coding, const std::int8_t* cod
                  std::int64_t most) {
     const std::size_t taps = g.inputs * 9;
     for (std::size_t output = 0; output < g.outputs; ++output) {
-        std::int64_t below = 0, above = 0;
+        std::int32_t below = 0, above = 0;
         for (std::size_t tap = 0; tap < taps; ++tap) {
-            const int code = codes[output * taps + tap];
-            (code < 0 ? below : above) += code;
+            const std::int32_t code = codes[output * taps + tap];
+            below += std::min(code, 0);
+            above += std::max(code, 0);
         }
         const std::int64_t factor = static_cast<std::int64_t>(coding.top()) << shift;
         if (below * factor < least || above * factor > most) return false;
@@ -172,14 +174,15 @@ struct PackedWinograd {
 // Finds the longest runs of steps whose 16-bit sums provably fit, for one position of a group.
 class RunCutter {
 public:
-    RunCutter(std::int64_t least, std::int64_t most) : least_(least), most_(most) {}
+    RunCutter(int least, int most, std::size_t lanes) : least_(least), most_(most), lanes_(lanes) {}
 
-    void add(const std::int16_t (&u)[4][kMostLanes]) {
+    // A step: by output, four elements.
+    void add(const std::int8_t* u) {
         if (!fits_with(u)) {
             runs_.push_back(length_);
             length_ = 0;
-            std::fill_n(&above_[0][0], 2 * kMostLanes, 0);
-            std::fill_n(&below_[0][0], 2 * kMostLanes, 0);
+            std::fill_n(above_, 2 * kMostLanes, 0);
+            std::fill_n(below_, 2 * kMostLanes, 0);
             fits_with(u);
         }
         ++length_;
@@ -190,24 +193,24 @@ public:
     }
 
 private:
-    bool fits_with(const std::int16_t (&u)[4][kMostLanes]) {
+    // Sums stay below 2^15 between two cuts, and one step adds less than 2^9: with `most` they stay far below 2^31.
+    bool fits_with(const std::int8_t* u) {
         bool fits = true;
-        for (int half = 0; half < 2; ++half) {
-            for (std::size_t lane = 0; lane < kMostLanes; ++lane) {
-                const int one = u[half * 2][lane], other = u[half * 2 + 1][lane];
-                above_[half][lane] += std::max(one, 0) + std::max(other, 0);
-                below_[half][lane] += std::min(one, 0) + std::min(other, 0);
-                const std::int64_t above = above_[half][lane], below = below_[half][lane];
-                fits &= above * most_ + below * least_ <= kLongest && below * most_ + above * least_ >= kShortest;
-            }
+        for (std::size_t pair = 0; pair < lanes_ * 2; ++pair) {
+            const int one = u[pair * 2], other = u[pair * 2 + 1];
+            above_[pair] += std::max(one, 0) + std::max(other, 0);
+            below_[pair] += std::min(one, 0) + std::min(other, 0);
+            const int above = above_[pair], below = below_[pair];
+            fits &= above * most_ + below * least_ <= kLongest && below * most_ + above * least_ >= kShortest;
         }
         return fits;
     }
 
-    std::int64_t least_, most_;  // that V can be
+    int least_, most_;  // that V can be
+    std::size_t lanes_;
     std::uint32_t length_ = 0;
     std::vector<std::uint32_t> runs_;
-    int above_[2][kMostLanes] = {}, below_[2][kMostLanes] = {};
+    int above_[2 * kMostLanes] = {}, below_[2 * kMostLanes] = {};
 };
 
 template <class T>
@@ -249,38 +252,19 @@ private:
 
     // `cuts`: the kernel sums up in 16 bits, and must widen them in time.
     void pack(const std::int8_t* codes, const Coding& coding, const CodeRange<T>& range, bool cuts) {
-        const std::size_t lanes = view_.lanes, steps = view_.steps, places = blocks() * kPositions;
-        const WeightTransform<T> transform(geometry, codes, lanes);
-        packed_.weights = Aligned<std::int8_t>(places * steps * lanes * 4);
+        const std::size_t lanes = view_.lanes, places = blocks() * kPositions;
+        packed_.weights = Aligned<std::int8_t>(places * view_.steps * lanes * 4, false);  // every byte of it is written
         packed_.starts = Aligned<std::int32_t>(places * lanes);
         packed_.offsets = Aligned<std::int32_t>(blocks() * lanes);
         packed_.lifts = Aligned<std::uint8_t>(kPositions);
-        typename WeightTransform<T>::Step u;
         for (std::size_t group = 0; group < blocks(); ++group) {
-            std::vector<RunCutter> cutters;
+            lanes == kLanes ? pack_group<kLanes>(range, codes, group) : pack_group<kMostLanes>(range, codes, group);
             for (int position = 0; cuts && position < kPositions; ++position) {
-                cutters.emplace_back(range.least[position], range.most[position]);
-            }
-            for (std::size_t step = 0; step < steps; ++step) {
-                transform(group, step, u);
-                for (int position = 0; position < kPositions; ++position) {
-                    const std::size_t place = group * kPositions + position;
-                    std::int8_t* to = packed_.weights.data() + (place * steps + step) * lanes * 4;
-                    for (std::size_t lane = 0; lane < lanes; ++lane) {
-                        for (std::size_t element = 0; element < 4; ++element) {
-                            to[lane * 4 + element] = static_cast<std::int8_t>(u[position][element][lane]);
-                        }
-                    }
-                    std::int32_t* start = packed_.starts.data() + place * lanes;
-                    for (std::size_t lane = 0; lane < lanes; ++lane) {
-                        start[lane] -= range.lift[position] * (u[position][0][lane] + u[position][1][lane] +
-                                                               u[position][2][lane] + u[position][3][lane]);
-                    }
-                    if (cuts) cutters[position].add(u[position]);
-                }
-            }
-            for (RunCutter& cutter : cutters) {
                 packed_.cuts.push_back(static_cast<std::uint32_t>(packed_.runs.size()));
+                RunCutter cutter(range.least[position], range.most[position], lanes);
+                const std::size_t place = group * kPositions + position;
+                const std::int8_t* u = packed_.weights.data() + place * view_.steps * lanes * 4;
+                for (std::size_t step = 0; step < view_.steps; ++step) cutter.add(u + step * lanes * 4);
                 cutter.end(packed_.runs);
             }
         }
@@ -296,6 +280,22 @@ private:
         view_.lifts = packed_.lifts.data();
         view_.cuts = packed_.cuts.data();
         view_.runs = packed_.runs.data();
+    }
+
+    template <std::size_t Lanes>
+    void pack_group(const CodeRange<T>& range, const std::int8_t* codes, std::size_t group) {
+        PackedTransform<T, Lanes> transform(geometry, codes, group * Lanes);
+        const std::size_t apart = view_.steps * Lanes * 4;
+        std::int8_t* to = packed_.weights.data() + group * kPositions * apart;
+        for (std::size_t step = 0; step < view_.steps; ++step) transform.step(step * 4, to + step * Lanes * 4, apart);
+        std::int32_t sums[kPositions][Lanes];
+        transform.sums(sums);
+        std::int32_t* start = packed_.starts.data() + group * kPositions * Lanes;
+        for (int position = 0; position < kPositions; ++position) {
+            for (std::size_t lane = 0; lane < Lanes; ++lane) {
+                *start++ = -range.lift[position] * sums[position][lane];
+            }
+        }
     }
 
     // Positions lie a cache line further apart than they need: at powers of two they would fight for the same sets.

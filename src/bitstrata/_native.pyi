@@ -83,6 +83,19 @@ class Program:
         scale: NDArray[Any],
         bias: NDArray[Any],
     ) -> int: ...
+    def add_planes(
+        self,
+        planes: Sequence[memoryview],
+        shape: tuple[int, int, int, int],
+        stride: tuple[int, int],
+        dilation: tuple[int, int],
+        groups: int,
+        source_bits: int,
+        zero_point: int,
+        scale: NDArray[Any],
+        bias: NDArray[Any],
+    ) -> int:
+        """A quantised layer of the leading planes of its codes."""
     def add_float(
         self,
         weights: NDArray[Any],

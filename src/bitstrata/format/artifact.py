@@ -14,7 +14,7 @@ from bitstrata.format import layout
 from bitstrata.format.files import read_bounded, read_verified
 from bitstrata.format.input_description import InputDescription
 from bitstrata.format.manifest import Manifest, check_manifest, decode_manifest
-from bitstrata.format.planes import check_padding, check_plane_padding, split_segment, unpack_codes
+from bitstrata.format.planes import PackedCodes, check_padding, check_plane_padding, split_segment
 from bitstrata.format.tensors import DTYPES, OWN, as_array, decode_expected
 from bitstrata.graph import Graph, Table, View, Weight, check_view
 from bitstrata.graph.network import Floats, check_floats
@@ -92,23 +92,28 @@ class Artifact:
 
     def codes(self, view: View | str) -> dict[str, Codes]:
         """The codes of every quantised weight at the width it has in the view, from no more strata than that takes."""
+        return {name: packed.unpack() for name, packed in self.packed_codes(view).items()}
+
+    def packed_codes(self, view: View | str) -> dict[str, PackedCodes]:
+        """The same, not unpacked: the planes in the memory that they were read to."""
         bits = (self.view(view) if isinstance(view, str) else view).bits
         weights = layout.quantised_weights(self.graph)
         if bits.keys() != {weight.name for weight in weights}:
             raise BadTable("the view gives widths for other weights than the graph quantises")
-        return {weight.name: self.weight_codes(weight, bits[weight.name]) for weight in weights}
+        return {weight.name: self._packed(weight, bits[weight.name]) for weight in weights}
 
     def weight_codes(self, weight: Weight, bits: int) -> Codes:
         """The codes of one quantised weight at one width."""
+        return self._packed(weight, bits).unpack()
+
+    def _packed(self, weight: Weight, bits: int) -> PackedCodes:
         if bits not in self.widths:
             raise UnknownWidth(f"{self.name} has no width of {bits} bits; there are {self.widths}")
-        planes = []
+        planes: list[memoryview] = []
         for index in range(self.widths.index(bits) + 1):
             first, last = layout.planes_of(index, self.widths)
             planes += split_segment(self._stratum(index)[weight.name], weight.count, last - first)
-        codes = unpack_codes(planes, weight.count).reshape(weight.shape)
-        codes.flags.writeable = False
-        return codes
+        return PackedCodes(weight.shape, tuple(planes))
 
     def floats(self) -> dict[str, Floats]:
         """The float weights that all views share."""

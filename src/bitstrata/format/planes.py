@@ -6,7 +6,9 @@ alignment of segments. What they mean is said in `bitstrata.codes`, and the test
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +17,20 @@ from bitstrata.errors import NonZeroPadding
 from bitstrata.limits import MAX_WIDTH, SEGMENT_ALIGNMENT
 
 Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class PackedCodes:
+    """The codes of one weight as they are stored: leading planes, as many as its width has bits."""
+
+    shape: tuple[int, ...]
+    planes: tuple[memoryview, ...]
+
+    def unpack(self) -> Codes:
+        """The codes, read-only."""
+        codes = unpack_codes(self.planes, math.prod(self.shape)).reshape(self.shape)
+        codes.flags.writeable = False
+        return codes
 
 
 def plane_bytes(count: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, get_args
 
 from bitstrata.errors import BadOption, MissingExtra, UnknownView
 from bitstrata.format import Artifact, InputDescription
@@ -85,14 +85,16 @@ class Model:
         if name not in artifact.views:
             raise UnknownView(f"this artifact holds the views {', '.join(artifact.views)}, not {name!r}")
         view = artifact.view(name)
-        parts: Any = (artifact.graph, artifact.source_bits, view, artifact.codes(view), artifact.floats())
         if self.runtime == "reference":
-            return ReferenceSession(*parts)
+            return ReferenceSession(
+                artifact.graph, artifact.source_bits, view, artifact.codes(view), artifact.floats()
+            )
         if not has_native():
             raise MissingExtra("the native extension is not installed; use runtime='reference'")
         from bitstrata.runtime.native import NativeSession
 
-        return cast(Session, NativeSession(*parts, threads=self.threads))
+        weights, floats = artifact.packed_codes(view), artifact.floats()
+        return NativeSession(artifact.graph, artifact.source_bits, view, weights, floats, threads=self.threads)
 
 
 def has_native() -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bitstrata import _native, codes
 from bitstrata.errors import BadCodes, BadInput, BadOption, BadTable
+from bitstrata.format.planes import PackedCodes
 from bitstrata.graph import Graph, View, infer_shapes, ops
 from bitstrata.graph.network import Floats, check_floats
 from bitstrata.graph.ops import Shape
@@ -59,12 +60,12 @@ class NativeSession:
         graph: Graph,
         source_bits: int,
         view: View,
-        weights: Mapping[str, codes.Codes],
+        weights: Mapping[str, codes.Codes | PackedCodes],
         floats: Mapping[str, Floats],
         *,
         threads: int | None = None,
     ) -> None:
-        """`weights` are codes at the view's own widths; `floats` are the float weights that all views share.
+        """`weights` are codes at the view's own widths, or their planes; `floats` are those that all views share.
 
         threads     for one call, by default all processors that this process may use
         """
@@ -118,7 +119,9 @@ class NativeSession:
             self._bound = dict([*others[-(KEPT_SHAPES - 1) :], (shape, found)])
         return found
 
-    def _add_layer(self, node: ops.Op | None, weights: Mapping[str, codes.Codes], floats: Mapping[str, Floats]) -> int:
+    def _add_layer(
+        self, node: ops.Op | None, weights: Mapping[str, codes.Codes | PackedCodes], floats: Mapping[str, Floats]
+    ) -> int:
         """Prepares the weights and the table of a node; -1 where it has none."""
         if node is None or not node.has_table:
             return -1
@@ -139,8 +142,13 @@ class NativeSession:
                 raise BadCodes(
                     f"codes of {weight.name!r} have the shape {stored.shape}, and the graph says {weight.shape}"
                 )
-            kernel = _as_kernel(stored, np.int8)
-            return self._program.add_quantised(kernel, *geometry, bits, self.source_bits, table.zero_point, scale, bias)
+            coding = (self.source_bits, table.zero_point)
+            if isinstance(stored, PackedCodes):
+                if len(stored.planes) != bits:
+                    raise BadCodes(f"codes of {weight.name!r} have {len(stored.planes)} planes, and the view says {bits}")
+                shape = _kernel_shape(stored.shape)
+                return self._program.add_planes(stored.planes, shape, *geometry, *coding, scale, bias)
+            return self._program.add_quantised(_as_kernel(stored, np.int8), *geometry, bits, *coding, scale, bias)
         except ValueError as error:
             if isinstance(error, (BadCodes, BadTable)):
                 raise
@@ -235,8 +243,14 @@ def _geometry(node: ops.Op) -> tuple[ops.Pair, ops.Pair, int]:
 
 
 def _as_kernel(values: NDArray[Any], dtype: type) -> NDArray[Any]:
+    return np.ascontiguousarray(values.reshape(_kernel_shape(values.shape)), dtype=dtype)
+
+
+def _kernel_shape(shape: Shape) -> tuple[int, int, int, int]:
     """(out, in, height, width)."""
-    return np.ascontiguousarray(values.reshape(*values.shape, *(1,) * (4 - values.ndim)), dtype=dtype)
+    outputs, inputs, *window = shape
+    height, width = window or (1, 1)
+    return outputs, inputs, height, width
 
 
 def _buffer(place: Place) -> Any:

@@ -1,0 +1,42 @@
+#include "planes.h"
+
+#include <array>
+#include <cstring>
+
+namespace bitstrata {
+namespace {
+
+// By byte: its eight bits as eight bytes of zero or one.
+std::array<std::uint64_t, 256> spread_bits() {
+    std::array<std::uint64_t, 256> spread{};
+    for (std::size_t byte = 0; byte < spread.size(); ++byte) {
+        std::uint8_t bits[8];
+        for (std::size_t bit = 0; bit < 8; ++bit) bits[bit] = static_cast<std::uint8_t>(byte >> bit & 1);
+        std::memcpy(&spread[byte], bits, sizeof(bits));
+    }
+    return spread;
+}
+
+}  // namespace
+
+Aligned<std::int8_t> unpack_planes(const std::vector<const std::uint8_t*>& planes, std::size_t count) {
+    static const std::array<std::uint64_t, 256> spread = spread_bits();
+    const std::size_t bytes = plane_bytes(count), bits = planes.size();
+    Aligned<std::int8_t> codes(bytes * 8, false);
+    for (std::size_t plane = 0; plane < bits; ++plane) {
+        // Eight bytes of zero or one, times what a set bit means in a byte: no product reaches into the next one. The
+        // sign fills all bits above its own.
+        const std::uint64_t value = plane == 0 ? 0xffu << (bits - 1) & 0xffu : 1u << (bits - 1 - plane);
+        const std::uint8_t* from = planes[plane];
+        std::int8_t* to = codes.data();
+        for (std::size_t byte = 0; byte < bytes; ++byte) {
+            std::uint64_t eight = 0;
+            if (plane > 0) std::memcpy(&eight, to + byte * 8, sizeof(eight));
+            eight |= spread[from[byte]] * value;
+            std::memcpy(to + byte * 8, &eight, sizeof(eight));
+        }
+    }
+    return codes;
+}
+
+}  // namespace bitstrata
