@@ -10,6 +10,9 @@ namespace {
 constexpr int kTile = 6;    // by 16 channels: twelve sums, two vectors of weights and one of inputs
 constexpr int kChains = 4;  // that a single pixel's sum is made of, so that additions need not wait for each other
 
+constexpr int kStreams = 4;          // blocks whose weights are read at the same time for a single pixel
+constexpr std::size_t kAhead = 512;  // how far ahead of their use they are fetched, in elements
+
 using Sums = float[kLanes];
 
 inline void store_sums(__m256 first, __m256 second, Sums& to) {
@@ -79,6 +82,31 @@ void sum_pixel(const PackedView<float>& layer, const Block& block, std::size_t r
     store_sums(sums[0][0], sums[0][1], to[0]);
 }
 
+// A single pixel of kStreams blocks that follow each other in one group: memory answers several streams sooner than one.
+void sum_streams(const PackedView<float>& layer, const Block& block, std::size_t row, const FloatTile& tile, Sums* to) {
+    __m256 sums[kStreams][2];
+#pragma GCC unroll 4
+    for (int stream = 0; stream < kStreams; ++stream) sums[stream][0] = sums[stream][1] = _mm256_setzero_ps();
+    const float* weights = layer.weights + block.weights;
+    const std::size_t gap = (&block)[1].weights - block.weights;
+    const Run* last = layer.runs + block.last_run;
+    for (const Run* run = layer.runs + block.first_run; run != last; ++run) {
+        const float* input = tile.window + run->row * row + run->column;
+        for (const float* end = input + run->steps; input != end; ++input, weights += kLanes) {
+            const __m256 value = _mm256_broadcast_ss(input);
+#pragma GCC unroll 4
+            for (int stream = 0; stream < kStreams; ++stream) {
+                const float* from = weights + static_cast<std::size_t>(stream) * gap;
+                sums[stream][0] = _mm256_fmadd_ps(value, _mm256_load_ps(from), sums[stream][0]);
+                sums[stream][1] = _mm256_fmadd_ps(value, _mm256_load_ps(from + 8), sums[stream][1]);
+                _mm_prefetch(reinterpret_cast<const char*>(from + kAhead), _MM_HINT_T0);
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int stream = 0; stream < kStreams; ++stream) store_sums(sums[stream][0], sums[stream][1], to[stream]);
+}
+
 using SumTile = void (*)(const PackedView<float>&, const Block&, std::size_t, const FloatTile&, Sums*);
 
 constexpr SumTile kTiles[kTile] = {sum_pixel, sum_tile<2>, sum_tile<3>, sum_tile<4>, sum_tile<5>, sum_tile<6>};
@@ -92,7 +120,17 @@ void floats(const PackedView<float>& layer, const Call& call, Range pixels, Rang
     locate(call.height, call.width, pixels.begin, pixels.end, positions);
     const std::size_t tile_count = cut_into_tiles(layer, call, positions, count, kTile, tiles);
     float sums[kStrip][kLanes];
-    for (std::size_t index = blocks.begin; index < blocks.end; ++index) {
+    std::size_t index = blocks.begin;
+    for (; count == 1 && index + kStreams <= blocks.end; index += kStreams) {
+        const Block* block = layer.blocks + index;
+        if (block[kStreams - 1].group != block->group) break;
+        sum_streams(layer, *block, call.row, tiles[0], sums);
+        for (std::size_t stream = 0; stream < kStreams; ++stream) {
+            finish(call.epilogue, sums + stream, positions, pixels.begin, 1, block[stream].channel,
+                   block[stream].channels);
+        }
+    }
+    for (; index < blocks.end; ++index) {
         const Block& block = layer.blocks[index];
         for (const FloatTile* tile = tiles; tile != tiles + tile_count; ++tile) {
             kTiles[tile->pixels - 1](layer, block, call.row, *tile, sums + tile->first);

@@ -11,6 +11,9 @@ namespace {
 constexpr int kTile = 12;  // by 32 channels: 24 sums, two vectors of weights and one of inputs
 constexpr int kChains = 8;  // that a single pixel's sum is made of, so that additions need not wait for each other
 
+constexpr int kStreams = 4;          // blocks whose weights are read at the same time for a single pixel
+constexpr std::size_t kAhead = 512;  // how far ahead of their use they are fetched, in elements
+
 using Sums = float[kStrip][kLanes];
 
 // P pixels of B blocks that follow each other in one group. Pixels are addressed from every third one on, which leaves
@@ -80,6 +83,40 @@ void sum_pixel(const PackedView<float>& layer, const Block& block, std::size_t r
     _mm512_storeu_ps(to[0][tile.first], sums[0]);
 }
 
+// A single pixel of kStreams blocks that follow each other in one group: memory answers several streams sooner than one.
+void sum_streams(const PackedView<float>& layer, const Block& block, std::size_t row, const FloatTile& tile,
+                 float (*to)[kLanes]) {
+    __m512 sums[kStreams][2];
+#pragma GCC unroll 4
+    for (int stream = 0; stream < kStreams; ++stream) sums[stream][0] = sums[stream][1] = _mm512_setzero_ps();
+    const float* weights = layer.weights + block.weights;
+    const std::size_t gap = (&block)[1].weights - block.weights;
+    const auto add = [&](int chain, const float* input) {
+        const __m512 value = _mm512_set1_ps(*input);
+#pragma GCC unroll 4
+        for (int stream = 0; stream < kStreams; ++stream) {
+            const float* from = weights + static_cast<std::size_t>(stream) * gap;
+            sums[stream][chain] = _mm512_fmadd_ps(value, _mm512_load_ps(from), sums[stream][chain]);
+            _mm_prefetch(reinterpret_cast<const char*>(from + kAhead), _MM_HINT_T0);
+        }
+        weights += kLanes;
+    };
+    const Run* last = layer.runs + block.last_run;
+    for (const Run* run = layer.runs + block.first_run; run != last; ++run) {
+        const float* input = tile.window + run->row * row + run->column;
+        const float* end = input + run->steps;
+        for (; end - input >= 2; input += 2) {
+            add(0, input);
+            add(1, input + 1);
+        }
+        if (input != end) add(0, input);
+    }
+#pragma GCC unroll 4
+    for (int stream = 0; stream < kStreams; ++stream) {
+        _mm512_storeu_ps(to[stream], _mm512_add_ps(sums[stream][0], sums[stream][1]));
+    }
+}
+
 using SumTile = void (*)(const PackedView<float>&, const Block&, std::size_t, const FloatTile&, Sums*);
 
 struct SumTiles {
@@ -103,7 +140,17 @@ void floats(const PackedView<float>& layer, const Call& call, Range pixels, Rang
     locate(call.height, call.width, pixels.begin, pixels.end, positions);
     const std::size_t tile_count = cut_into_tiles(layer, call, positions, count, kTile, tiles);
     alignas(64) Sums sums[2];
-    for (std::size_t index = blocks.begin; index < blocks.end;) {
+    std::size_t index = blocks.begin;
+    for (; count == 1 && index + kStreams <= blocks.end; index += kStreams) {
+        const Block* block = layer.blocks + index;
+        if (block[kStreams - 1].group != block->group) break;
+        sum_streams(layer, *block, call.row, tiles[0], sums[0]);
+        for (std::size_t stream = 0; stream < kStreams; ++stream) {
+            finish(call.epilogue, sums[0] + stream, positions, pixels.begin, 1, block[stream].channel,
+                   block[stream].channels);
+        }
+    }
+    while (index < blocks.end) {
         const Block* block = layer.blocks + index;
         const bool two = count > 1 && index + 1 < blocks.end && block[1].group == block->group;
         for (std::size_t i = 0; i < tile_count; ++i) {

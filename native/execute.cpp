@@ -1,11 +1,10 @@
 // Runs a plan: step after step, each split over the threads.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <utility>
-#include <vector>
 
 #include "program.h"
+#include "scratches.h"
 #include "thread_pool.h"
 
 namespace bitstrata {
@@ -61,35 +60,6 @@ void write_result(const Buffer& buffer, const unsigned char* arena, float* to, s
 }
 
 }  // namespace
-
-// Scratch memory for the pieces that run at the same time, of which there are never more than threads.
-class Scratches {
-public:
-    Scratches(unsigned char* memory, std::size_t bytes, std::size_t count) : memory_(memory), bytes_(bytes), busy_(count) {}
-
-    // One of them, until the end of a piece.
-    class Taken {
-    public:
-        explicit Taken(Scratches& from) : from_(from) {
-            while (from.busy_[place_].exchange(true, std::memory_order_acquire)) place_ = (place_ + 1) % from.busy_.size();
-            memory = from.memory_ + place_ * from.bytes_;
-        }
-        ~Taken() { from_.busy_[place_].store(false, std::memory_order_release); }
-        Taken(const Taken&) = delete;
-        Taken& operator=(const Taken&) = delete;
-
-        unsigned char* memory;
-
-    private:
-        Scratches& from_;
-        std::size_t place_ = 0;
-    };
-
-private:
-    unsigned char* memory_;
-    std::size_t bytes_;
-    std::vector<std::atomic<bool>> busy_;
-};
 
 Epilogue Plan::epilogue_of(const Step& step, unsigned char* arena) {
     Epilogue epilogue{};
@@ -157,7 +127,7 @@ void Plan::run(const float* x, float* const* results, std::size_t threads, doubl
     for (std::size_t index = 0; index < steps_.size(); ++index) {
         const Step& step = steps_[index];
         if (step.joined) {
-            run_joined(step, steps_[++index], arena->data(), threads);
+            run_joined(step, steps_[++index], arena->data(), scratches, threads);
             note();  // of both; what is noted below is nothing
         } else {
             run_step(step, x, arena->data(), scratches, threads);

@@ -46,7 +46,11 @@ struct FloatStep {
     std::size_t axis, start, step;  // of slice; axes as in NCHW
 };
 
-// Makes at most kStrip pixels of some blocks of kLanes channels. `external` is the caller's memory, for an input.
+// Strips of pixels that an input is made of at once: it is copied faster than single strips are handed out.
+constexpr std::size_t kInputStrips = 16;
+
+// Makes at most kStrip pixels, of an input kInputStrips times as many, of some blocks of kLanes channels. `external` is
+// the caller's memory, for an input.
 using FloatStepLoops = void (*)(const FloatStep&, const float* external, const Epilogue&, Range pixels,
                                 Range blocks) noexcept;
 

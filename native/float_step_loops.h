@@ -154,11 +154,8 @@ inline void make_tile(const FloatStep& step, const float* external, const Epilog
     }
 }
 
-inline void run_float_step(const FloatStep& step, const float* external, const Epilogue& epilogue, Range pixels,
-                           Range blocks) {
-    if (step.kind == FloatKind::input && kept_as_it_is(epilogue)) {
-        return copy_input(step, external, epilogue, pixels, blocks);
-    }
+inline void run_strip(const FloatStep& step, const float* external, const Epilogue& epilogue, Range pixels,
+                      Range blocks) {
     Position positions[kStrip];
     locate(step.result.height, step.result.width, pixels.begin, pixels.end, positions);
     if (pools(step.kind)) return run_pool(step, epilogue, positions, pixels, blocks);
@@ -168,6 +165,17 @@ inline void run_float_step(const FloatStep& step, const float* external, const E
         const std::size_t left = step.result.channels - channel, channels = left < kLanes ? left : kLanes;
         make_tile(step, external, epilogue, positions, pixels, channel, channels, tile);
         finish(epilogue, tile, positions, pixels.begin, pixels.end - pixels.begin, channel, channels);
+    }
+}
+
+inline void run_float_step(const FloatStep& step, const float* external, const Epilogue& epilogue, Range pixels,
+                           Range blocks) {
+    if (step.kind == FloatKind::input && kept_as_it_is(epilogue)) {
+        return copy_input(step, external, epilogue, pixels, blocks);
+    }
+    for (std::size_t pixel = pixels.begin; pixel < pixels.end; pixel += kStrip) {
+        const std::size_t end = pixel + kStrip < pixels.end ? pixel + kStrip : pixels.end;
+        run_strip(step, external, epilogue, {pixel, end}, blocks);
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include "finish_loops.h"
 #include "float_step.h"
+#include "interleave_loops.h"
 
 namespace bitstrata {
 namespace {
@@ -33,12 +34,8 @@ inline bool kept_as_it_is(const Epilogue& epilogue) {
 // Pixels of one row: `from` is the first one's channel 0, and planes are that far apart.
 inline void interleave(const float* __restrict from, std::size_t plane, std::size_t pixels, std::size_t channels,
                        float* __restrict to) {
-    if (channels == 3) {  // images: a loop that compilers make vectors of
-        for (std::size_t p = 0; p < pixels; ++p) {
-            to[3 * p] = from[p];
-            to[3 * p + 1] = from[plane + p];
-            to[3 * p + 2] = from[2 * plane + p];
-        }
+    if (channels == 3) {  // images
+        interleave_three(from, plane, pixels, to);
     } else if (plane == 1) {
         std::memcpy(to, from, channels * sizeof(float));
     } else {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "program.h"
+#include "scratches.h"
 #include "thread_pool.h"
 
 namespace bitstrata {
@@ -33,6 +34,11 @@ Range rows_under(const Window& window, Range rows, std::size_t height) {
     return {std::min(begin, end), end};
 }
 
+// The same, with all the rows that are computed together with them.
+Range whole(Range rows, std::size_t together, std::size_t height) {
+    return {rows.begin / together * together, std::min((rows.end + together - 1) / together * together, height)};
+}
+
 }  // namespace
 
 bool Plan::can_join(const Step& first, const Step& second) {
@@ -55,7 +61,8 @@ bool Plan::reads(const Step& step, const Buffer& buffer) {
     return std::any_of(step.inputs.begin(), step.inputs.end(), same) || (step.has_residual && same(step.residual));
 }
 
-void Plan::run_joined(const Step& first, const Step& second, unsigned char* arena, std::size_t threads) const {
+void Plan::run_joined(const Step& first, const Step& second, unsigned char* arena, Scratches& scratches,
+                      std::size_t threads) const {
     const Buffer& input = first.inputs[0];
     const Buffer& between = first.outputs[0].buffer;
     const Image& image = first.result;
@@ -66,17 +73,20 @@ void Plan::run_joined(const Step& first, const Step& second, unsigned char* aren
     const std::size_t row_bytes = between.row * sizeof(float);
     const std::size_t wanted = threads > 1 ? (threads * kPartsPerThread + image.batch - 1) / image.batch : 1;
     // Each part keeps its rows in a stretch of the buffer that would hold the whole result in between.
-    const std::size_t parts = std::max<std::size_t>(1, std::min(wanted, image.height / rows_spanned(window, kBand)));
+    const std::size_t together = layer.rows_together();
+    const std::size_t most_kept = rows_spanned(window, kBand) + 2 * (together - 1);
+    const std::size_t parts = std::max<std::size_t>(1, std::min(wanted, image.height / most_kept));
 
     const auto body = [&](std::size_t piece) {
         const std::size_t sample = piece / parts, part = piece % parts;
         const std::size_t place = (threads > 1 ? sample * image.height : 0) + part * image.height / parts;
         unsigned char* kept = arena + between.offset + place * row_bytes;
+        const Scratches::Taken taken(scratches);
         Range there{0, 0};  // rows that are kept
         const Range rows{part * result.height / parts, (part + 1) * result.height / parts};
         for (std::size_t row = rows.begin; row < rows.end; row += kBand) {
             const Range now{row, std::min(row + kBand, rows.end)};
-            const Range needed = rows_under(window, now, image.height);
+            const Range needed = whole(rows_under(window, now, image.height), together, image.height);
             const std::size_t again = there.end > needed.begin ? there.end - needed.begin : 0;
             if (again > 0) std::memmove(kept, kept + (needed.begin - there.begin) * row_bytes, again * row_bytes);
             there = needed;
@@ -86,11 +96,11 @@ void Plan::run_joined(const Step& first, const Step& second, unsigned char* aren
             const std::size_t begin = needed.begin + again;
             const std::size_t from = sample * input.image + begin * layer.geometry.stride_height * input.row;
             Call call{arena + input.offset + from * sizeof(float), input.row, input.image, needed.end - begin,
-                      image.width, nullptr, convolved};
+                      image.width, nullptr, convolved, taken.memory};
             call.epilogue.outputs = &output;
-            const std::size_t pixels = (needed.end - begin) * image.width;
-            for (std::size_t pixel = 0; pixel < pixels; pixel += kStrip) {
-                layer.run(call, {pixel, std::min(pixel + kStrip, pixels)}, {0, first.blocks});
+            const Cut cut = layer.cut({1, needed.end - begin, image.width, image.channels});
+            for (std::size_t unit = 0; unit < cut.units; unit += cut.at_most) {
+                layer.run(call, {unit, std::min(unit + cut.at_most, cut.units)}, {0, first.blocks});
             }
 
             Buffer source = between;

@@ -66,6 +66,10 @@ public:
     // Computes some units of some blocks, epilogue included. Called from several threads at once.
     virtual void run(const Call& call, Range units, Range blocks) const noexcept = 0;
 
+    // Rows of the result that are computed together, from its first row on; how they are grouped may change their last
+    // bits.
+    virtual std::size_t rows_together() const { return 1; }
+
     // Bytes of scratch memory that one run needs, shared by all its threads.
     virtual std::size_t workspace(const Image& /*result*/) const { return 0; }
 
@@ -88,6 +92,7 @@ struct QuantisedKernel {
 struct FloatKernel {
     const char* name;
     const char* isa;
+    bool (*supports)(const Geometry&);
     std::unique_ptr<Layer> (*prepare)(const Geometry&, const float* weights);
 };
 

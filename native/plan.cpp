@@ -176,7 +176,8 @@ void Plan::bind_floats(Step& step, const StepDescription& description) const {
     floats.result = step.result;
     floats.value = description.value;
     step.blocks = (step.result.channels + kLanes - 1) / kLanes;
-    step.cut = {step.result.batch * step.result.height * step.result.width, kStrip};
+    step.cut = {step.result.batch * step.result.height * step.result.width,
+                floats.kind == FloatKind::input ? kInputStrips * kStrip : kStrip};
     require(!step.layer || !step.layer->layer, "weights for a step that has none");
     Parameters parameters(description.parameters);
     const std::size_t count = step.inputs.size();

@@ -32,7 +32,7 @@ std::size_t Program::add_quantised(const Geometry& geometry, const Coding& codin
 }
 
 std::size_t Program::add_float(const Geometry& geometry, const float* weights, const float* scale, const float* bias) {
-    const FloatKernel& kernel = choose_float();
+    const FloatKernel& kernel = choose_float(geometry);
     return add(kernel.prepare(geometry, weights), kernel.name, false, geometry.outputs, scale, bias);
 }
 

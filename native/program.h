@@ -101,7 +101,8 @@ private:
     static bool reads(const Step& step, const Buffer& buffer);
     static bool can_join(const Step& first, const Step& second);
     static Epilogue epilogue_of(const Step& step, unsigned char* arena);
-    void run_joined(const Step& first, const Step& second, unsigned char* arena, std::size_t threads) const;
+    void run_joined(const Step& first, const Step& second, unsigned char* arena, Scratches& scratches,
+                    std::size_t threads) const;
     void run_step(const Step& step, const float* x, unsigned char* arena, Scratches& scratches,
                   std::size_t threads) const;
 

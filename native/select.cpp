@@ -10,6 +10,7 @@
 #include <sys/auxv.h>
 #endif
 
+#include "float_winograd.h"
 #include "kernels.h"
 #include "packing.h"
 #include "winograd.h"
@@ -44,6 +45,7 @@ void set_offsets(Packed<T>& packed, const Codes& codes) {
 }
 
 bool any(const Geometry&, const Coding&, const std::int8_t*) { return true; }
+bool any_float(const Geometry&) { return true; }
 bool depthwise_only(const Geometry& g, const Coding&, const std::int8_t*) { return g.depthwise(); }
 
 using OddLoops = void (*)(const PackedView<std::int16_t>&, const Call&, Range, Range) noexcept;
@@ -245,15 +247,21 @@ const std::vector<FloatKernel>& float_kernels() {
     static const std::vector<FloatKernel> kernels = [] {
         std::vector<FloatKernel> list;
 #if defined(BITSTRATA_AVX512)
-        if (has_avx512()) list.push_back({"avx512.float", "avx512", prepare_floats<avx512::floats>});
+        if (has_avx512()) {
+            list.push_back({"avx512.float_winograd", "avx512", float_winograd_takes, prepare_avx512_float_winograd});
+            list.push_back({"avx512.float", "avx512", any_float, prepare_floats<avx512::floats>});
+        }
 #endif
 #if defined(BITSTRATA_AVX2)
-        if (has_avx2()) list.push_back({"avx2.float", "avx2", prepare_floats<avx2::floats>});
+        if (has_avx2()) {
+            list.push_back({"avx2.float_winograd", "avx2", float_winograd_takes, prepare_avx2_float_winograd});
+            list.push_back({"avx2.float", "avx2", any_float, prepare_floats<avx2::floats>});
+        }
 #endif
 #if defined(BITSTRATA_NEON)
-        list.push_back({"neon.float", "neon", prepare_floats<neon::floats>});
+        list.push_back({"neon.float", "neon", any_float, prepare_floats<neon::floats>});
 #endif
-        list.push_back({"portable.float", "portable", prepare_floats<portable::floats>});
+        list.push_back({"portable.float", "portable", any_float, prepare_floats<portable::floats>});
         return list;
     }();
     return kernels;
@@ -267,9 +275,9 @@ const QuantisedKernel& choose_quantised(const Geometry& geometry, const Coding& 
     throw std::logic_error("no kernel for a quantised layer");  // the last one takes everything
 }
 
-const FloatKernel& choose_float() {
+const FloatKernel& choose_float(const Geometry& geometry) {
     for (const FloatKernel& kernel : float_kernels()) {
-        if (usable(kernel.isa)) return kernel;
+        if (usable(kernel.isa) && kernel.supports(geometry)) return kernel;
     }
     throw std::logic_error("no kernel for a float layer");
 }

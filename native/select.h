@@ -16,7 +16,7 @@ const std::vector<FloatKernel>& float_kernels();
 // The best kernel for a layer. BITSTRATA_KERNELS in the environment names the highest instruction set that is used:
 // avx512, avx2, dotprod (NEON with dot products), neon or portable.
 const QuantisedKernel& choose_quantised(const Geometry& geometry, const Coding& coding, const std::int8_t* codes);
-const FloatKernel& choose_float();
+const FloatKernel& choose_float(const Geometry& geometry);
 FloatStepLoops choose_float_steps();
 
 // The instruction set that layers get now, by those names.
