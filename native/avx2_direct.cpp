@@ -6,6 +6,7 @@
 
 #include "finish_loops.h"
 #include "kernels.h"
+#include "stream_loops.h"
 #include "window_loops.h"
 
 namespace bitstrata::avx2 {
@@ -118,6 +119,7 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
     const std::size_t count = pixels.end - pixels.begin;
     const Position from = position_of(call.height, call.width, pixels.begin);
     const Finish finish(call.epilogue);
+    const Stream stream(call.epilogue);
     Piece pieces[kStrip];
     const std::size_t piece_count = tiles_of(layer, call, from, count, kTile, pieces);
     static constexpr std::int32_t kNothing[kLanes] = {};
@@ -126,9 +128,11 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
     for (std::size_t index = blocks.begin; index < blocks.end; ++index) {
         const Block& block = layer.blocks[index];
         const std::int32_t* offsets = layer.offsets + block.channel;
+        const bool streams = stream.usable() && block.channels == kLanes;
         std::int32_t sums[kStrip][kLanes];
         for (std::size_t tile = 0; tile < piece_count; ++tile) {
             const Piece& piece = pieces[tile];
+            if (streams) stream.ask(pixels.begin + piece.first, piece.pixels, block.channel);
             sum_tile(layer, block, call.row, piece.window, piece.spacing, piece.pixels,
                      layer.shift == 0 ? offsets : kNothing, sums + piece.first);
         }
@@ -139,7 +143,11 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
             }
             shift_and_add(layer, offsets, window_sums, count, sums);
         }
-        finish(sums, from, pixels.begin, count, block.channel, block.channels);
+        if (streams) {
+            stream(sums, pixels.begin, count, block.channel);
+        } else {
+            finish(sums, from, pixels.begin, count, block.channel, block.channels);
+        }
     }
 }
 
