@@ -189,22 +189,31 @@ inline void run_tiles(const WinogradView& layer, const Call& call, Range tiles, 
                 [&](int row, int column) { return Isa::load_bytes(from.rows[row] + from.columns[column] + input); },
                 [&](int row, int column, typename Isa::Bytes v) {
                     const int position = row * T::kPoints + column;
-                    Isa::store_bytes(v + Isa::spread_byte(layer.lifts[position]), to + position * layer.code_position);
+                    Isa::store_bytes(v + Isa::load_bytes(layer.lifts + position * kLift), to + position * layer.code_position);
                 });
         }
         if (layer.compensation != 0) {
             sum_windows<T, Isa>(from, layer.inputs, layer.compensation, window_sums + tile * kOutputs);
         }
     }
-    if (layer.compensation == 0) std::memset(window_sums, 0, count * kOutputs * sizeof(std::int32_t));
+    if (layer.compensation == 0 && !layer.plain) {
+        std::memset(window_sums, 0, count * kOutputs * sizeof(std::int32_t));
+    }
 
+    const Finish finish(call.epilogue);
     // As even as possible, so that no set is small.
     const std::size_t sets = (count + T::kInHand - 1) / T::kInHand;
     for (std::size_t group = groups.begin; group < groups.end; ++group) {
         const std::size_t channel = group * layer.lanes;
         for (std::size_t set = 0; set < sets; ++set) {
             const std::size_t begin = set * count / sets, end = (set + 1) * count / sets;
-            for (int position = 0; position < kPositions; ++position) {
+            const std::size_t rows = (end - begin) * T::kOutput;
+            for (std::size_t position = 0, row = 0; position < kPositions; ++position) {
+                for (; finish.streams() && row * kPositions < position * rows; ++row) {
+                    const Position at = place_of(tiles.begin + begin + row / T::kOutput);
+                    const std::size_t y = at.y + row % T::kOutput;
+                    if (y < call.height) finish.fetch({at.sample, y, at.x}, T::kOutput, channel, layer.lanes);
+                }
                 Isa::multiply(layer, group * kPositions + position,
                               codes + position * layer.code_position + begin * layer.code_row, end - begin,
                               products + position * layer.product_position);
@@ -215,18 +224,22 @@ inline void run_tiles(const WinogradView& layer, const Call& call, Range tiles, 
                 last = first + 1;
                 while (last < end && (tiles.begin + last) % across != 0) ++last;
                 for (std::size_t tile = first; tile < last; ++tile) {
-                    Isa::template finish_tile<T>(layer, channel, products + (tile - begin) * Isa::row_bytes(layer),
-                                                 window_sums + tile * kOutputs, results, (tile - first) * T::kOutput);
+                    const unsigned char* from = products + (tile - begin) * Isa::row_bytes(layer);
+                    const std::size_t column = (tile - first) * T::kOutput;
+                    if (layer.plain) {
+                        Isa::template finish_tile<T, true>(layer, channel, from, nullptr, results, column);
+                    } else {
+                        Isa::template finish_tile<T, false>(layer, channel, from, window_sums + tile * kOutputs, results,
+                                                            column);
+                    }
                 }
                 const std::size_t most = (last - first) * T::kOutput;
                 const std::size_t pixels = at.x + most < call.width ? most : call.width - at.x;
                 for (std::size_t row = 0; row < T::kOutput && at.y + row < call.height; ++row) {
-                    Position positions[kRun];
-                    for (std::size_t p = 0; p < pixels; ++p) positions[p] = {at.sample, at.y + row, at.x + p};
                     const std::size_t number = (at.sample * call.height + at.y + row) * call.width + at.x;
                     for (std::size_t lane = 0; lane < layer.lanes && channel + lane < layer.outputs; lane += kLanes) {
                         const std::size_t left = layer.outputs - channel - lane;
-                        finish(call.epilogue, results[lane / kLanes][row], positions, number, pixels, channel + lane,
+                        finish(results[lane / kLanes][row], {at.sample, at.y + row, at.x}, number, pixels, channel + lane,
                                left < kLanes ? left : kLanes);
                     }
                 }
