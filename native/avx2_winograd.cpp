@@ -30,7 +30,9 @@ inline void store(__m256i values, void* to) { _mm256_storeu_si256(static_cast<__
 
 constexpr std::size_t kRows = 6;  // tiles at a time; with two vectors their sums take twelve of the sixteen registers
 
-// Weights of the next position, fetched evenly while this one is at work: they may come from a far cache.
+// Weights to fetch meanwhile, in even steps. Where those of a position are few: some ahead; else those of the next
+// position, a share with every pass over the weights, because they may come from a far cache.
+constexpr std::size_t kNear = 4096;
 struct Next {
     const std::int8_t* at;
     std::size_t step;
@@ -133,27 +135,27 @@ constexpr Multiply kMultiply[kRows] = {multiply_tiles<3>, multiply_tiles<3>, mul
 
 struct Isa {
     using Bytes = avx2::Bytes;
-    static constexpr std::size_t kBytes = 32;
+    static constexpr std::size_t kBytes = 32, kRows = avx2::kRows;
 
     static Bytes load_bytes(const std::uint8_t* from) { return {load(from)}; }
     static void store_bytes(Bytes v, unsigned char* to) { store(v.values, to); }
 
     static std::size_t row_bytes(const WinogradView& layer) { return layer.lanes * (layer.narrow ? 2 : 4); }
 
-    static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, std::size_t tiles,
+    static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, const Parts& parts,
                          unsigned char* to) {
-        const std::int8_t* weights = layer.weights + place * layer.lanes * layer.steps * 4;
+        const std::size_t size = layer.lanes * layer.steps * 4, blocks = layer.lanes / kLanes;
+        const std::int8_t* weights = layer.weights + place * size;
         const std::int32_t* starts = layer.starts + place * layer.lanes;
-        const std::size_t parts = (tiles + kRows - 1) / kRows;  // as even as possible
-        const std::size_t passes = parts * layer.lanes / kLanes, size = layer.lanes * layer.steps * 4;
-        Next next{weights + size, layer.lanes * 4 / passes};
-        for (std::size_t part = 0; part < parts; ++part) {
-            const std::size_t first = part * tiles / parts, last = (part + 1) * tiles / parts;
-            for (std::size_t lane = 0; lane < layer.lanes; lane += kLanes) {
-                unsigned char* sums = to + first * row_bytes(layer) + lane * (layer.narrow ? 2 : 4);
-                kMultiply[last - first - 1](layer, place, codes + first * layer.code_row, weights + lane * 4,
-                                            starts + lane, next, sums);
-                next.at += size / passes;
+        const bool near = size <= kNear;
+        const std::size_t passes = near ? 1 : parts.count * blocks, share = near ? kLanes * 4 : size / passes;
+        for (std::size_t part = 0; part < parts.count; ++part) {
+            const std::size_t first = parts.first[part], rows = parts.first[part + 1] - first;
+            for (std::size_t block = 0; block < blocks; ++block) {
+                const std::size_t lane = block * kLanes, pass = near ? block : part * blocks + block;
+                const Next next{weights + (near ? kNear : size) + pass * share, near ? layer.lanes * 4 : layer.lanes * 4 / passes};
+                kMultiply[rows - 1](layer, place, codes + first * layer.code_row, weights + lane * 4, starts + lane, next,
+                                    to + first * row_bytes(layer) + lane * (layer.narrow ? 2 : 4));
             }
         }
     }
@@ -196,9 +198,9 @@ struct Isa {
 
     template <class T, bool Plain, class Results>
     static void finish_tile(const WinogradView& layer, std::size_t channel, const unsigned char* products,
-                            const std::int32_t* window_sums, Results* results, std::size_t column) {
+                            const WindowSums& window_sums, Results* results, std::size_t column) {
         const std::int32_t* offsets = layer.offsets + channel;
-        const auto sum_at = [&](int i, int j) { return Plain ? nullptr : window_sums + i * T::kOutput + j; };
+        const auto sum_at = [&](int i, int j) { return window_sums.first + i * window_sums.row + column + j; };
         const __m256i left = _mm256_set1_epi32(layer.left);
         if (layer.narrow) {
             const __m256i right = _mm256_set1_epi32(16 + layer.right);

@@ -32,7 +32,9 @@ inline __m512i broadcast4(const std::uint8_t* from) {
     return _mm512_set1_epi32(four);
 }
 
-// Weights of the next position, fetched evenly while this one is at work: they may come from a far cache.
+// Weights to fetch meanwhile, in even steps. Where those of a position are few: some ahead; else those of the next
+// position, a share with every part of the tiles, because they may come from a far cache.
+constexpr std::size_t kNear = 4096;
 struct Next {
     const std::int8_t* at;
     std::size_t step;
@@ -91,25 +93,25 @@ constexpr Multiply kMultiply[kRows] = {
 
 struct Isa {
     using Bytes = avx512::Bytes;
-    static constexpr std::size_t kBytes = 64;
+    static constexpr std::size_t kBytes = 64, kRows = avx512::kRows;
 
     static Bytes load_bytes(const std::uint8_t* from) { return {load(from)}; }
     static void store_bytes(Bytes v, unsigned char* to) { _mm512_storeu_si512(to, v.values); }
 
     static std::size_t row_bytes(const WinogradView& layer) { return layer.lanes * (layer.narrow ? 2 : 4); }
 
-    static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, std::size_t tiles,
+    static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, const Parts& parts,
                          unsigned char* to) {
         const auto& loops = layer.lanes > kLanes ? kMultiply<2> : kMultiply<1>;
-        const std::size_t parts = (tiles + kRows - 1) / kRows;  // as even as possible
         const std::size_t size = layer.lanes * layer.steps * 4;
         const std::int8_t* weights = layer.weights + place * size;
-        for (std::size_t part = 0; part < parts; ++part) {
-            const std::size_t first = part * tiles / parts, last = (part + 1) * tiles / parts;
-            const Next next{weights + size + part * size / parts, layer.lanes * 4 / parts};
-            loops[last - first - 1](codes + first * layer.code_row, layer.code_row, weights, layer.steps,
-                                    layer.starts + place * layer.lanes, next, to + first * row_bytes(layer),
-                                    layer.narrow);
+        const bool near = size <= kNear;
+        const std::size_t passes = near ? 1 : parts.count, share = near ? 0 : size / passes;
+        for (std::size_t part = 0; part < parts.count; ++part) {
+            const std::size_t first = parts.first[part], rows = parts.first[part + 1] - first;
+            const Next next{weights + (near ? kNear : size) + part * share, near ? layer.lanes * 4 : layer.lanes * 4 / passes};
+            loops[rows - 1](codes + first * layer.code_row, layer.code_row, weights, layer.steps,
+                            layer.starts + place * layer.lanes, next, to + first * row_bytes(layer), layer.narrow);
         }
     }
 
@@ -149,9 +151,9 @@ struct Isa {
 
     template <class T, bool Plain, class Results>
     static void finish_tile(const WinogradView& layer, std::size_t channel, const unsigned char* products,
-                            const std::int32_t* window_sums, Results* results, std::size_t column) {
+                            const WindowSums& window_sums, Results* results, std::size_t column) {
         const std::int32_t* offsets = layer.offsets + channel;
-        const auto sum_at = [&](int i, int j) { return Plain ? nullptr : window_sums + i * T::kOutput + j; };
+        const auto sum_at = [&](int i, int j) { return window_sums.first + i * window_sums.row + column + j; };
         const __m512i left = _mm512_set1_epi32(layer.left);
         if (layer.narrow) {
             const __m512i right = _mm512_set1_epi32(16 + layer.right);

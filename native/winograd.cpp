@@ -16,7 +16,6 @@ constexpr std::int64_t kShortest = -32768, kLongest = 32767, kMaxSum = 0x7ffffff
 
 // V of the tiles of one run: what may lie in a near cache beside the weights.
 constexpr std::size_t kMostCodes = 384 << 10;
-constexpr std::size_t kMostTiles = 96;
 
 std::size_t up_to(std::size_t count, std::size_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 

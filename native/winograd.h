@@ -51,6 +51,9 @@ struct Tile4 {
                                            {0, 1, 0}, {-1, -1, 1}, {0, 0, 1}};
 };
 
+// Tiles of one run, at most.
+constexpr std::size_t kMostTiles = 96;
+
 // Copies of a lift: a vector of the widest kind.
 constexpr std::size_t kLift = 64;
 
