@@ -30,8 +30,9 @@ inline void store(__m256i values, void* to) { _mm256_storeu_si256(static_cast<__
 
 constexpr std::size_t kRows = 6;  // tiles at a time; with two vectors their sums take twelve of the sixteen registers
 
-// Weights to fetch meanwhile, in even steps. Where those of a position are few: some ahead; else those of the next
-// position, a share with every pass over the weights, because they may come from a far cache.
+// Weights are fetched ahead of their use. Where those of a position have at most kNear bytes, that far ahead; else those
+// of the next position, a share with every pass over these: they may come from a far cache, and must not all be waited
+// for at once.
 constexpr std::size_t kNear = 4096;
 struct Next {
     const std::int8_t* at;
@@ -47,39 +48,50 @@ struct Next {
     "vpxor %[" NAME "0],%[" NAME "0],%[" NAME "0]\n\tvpxor %[" NAME "1],%[" NAME "1],%[" NAME "1]\n\t"
 #define BITSTRATA_THREE_ROWS \
     BITSTRATA_ROW("(%[a])", "a0", "a1") BITSTRATA_ROW("(%[a],%[s])", "b0", "b1") BITSTRATA_ROW("(%[a],%[s],2)", "c0", "c1")
-#define BITSTRATA_LOOP(ZEROS, ROWS)                                                                                  \
-    BITSTRATA_ZERO("a") BITSTRATA_ZERO("b") BITSTRATA_ZERO("c") ZEROS ".p2align 4\n1:\n\tvmovdqu (%[w]),%[w0]\n\tvmovdqu 32(%[w]),%[w1]\n\tprefetcht0 (%[n])\n\t" ROWS              \
-    "add $4,%[a]\n\tadd $4,%[b]\n\tadd %[ws],%[w]\n\tadd %[ns],%[n]\n\tdec %[steps]\n\tjnz 1b\n\t"
+#define BITSTRATA_NEAR "prefetcht0 4096(%[w])\n\t"
+#define BITSTRATA_FAR "prefetcht0 (%[n])\n\tadd %[ns],%[n]\n\t"
+#define BITSTRATA_LOOP(FETCH, ZEROS, ROWS)                                                                           \
+    BITSTRATA_ZERO("a") BITSTRATA_ZERO("b") BITSTRATA_ZERO("c") ZEROS                                                \
+    ".p2align 4\n1:\n\tvmovdqu (%[w]),%[w0]\n\tvmovdqu 32(%[w]),%[w1]\n\t" FETCH ROWS                               \
+    "add $4,%[a]\n\tadd $4,%[b]\n\tadd %[ws],%[w]\n\tdec %[steps]\n\tjnz 1b\n\t"
 #define BITSTRATA_SUM(NAME, ROW) [NAME##0] "=&x"(sums[ROW][0]), [NAME##1] "=&x"(sums[ROW][1])
 #define BITSTRATA_OPERANDS                                                                                           \
     [a] "+r"(a), [b] "+r"(b), [w] "+r"(w), [n] "+r"(next.at), [steps] "+r"(steps), [t] "=&x"(t), [u] "=&x"(u), [w0] "=&x"(w0),           \
         [w1] "=&x"(w1), BITSTRATA_SUM(a, 0), BITSTRATA_SUM(b, 1), BITSTRATA_SUM(c, 2)
 #define BITSTRATA_INPUTS [s] "r"(row), [ws] "r"(weight_step), [ns] "r"(next.step) : "cc", "memory"
 
-template <int R>
+#define BITSTRATA_BY_ROWS(FETCH)                                                                                     \
+    if constexpr (R == 3) {                                                                                          \
+        asm volatile(BITSTRATA_LOOP(FETCH, "", BITSTRATA_THREE_ROWS) : BITSTRATA_OPERANDS : BITSTRATA_INPUTS);       \
+    } else if constexpr (R == 4) {                                                                                   \
+        asm volatile(BITSTRATA_LOOP(FETCH, BITSTRATA_ZERO("d"),                                                      \
+                                    BITSTRATA_THREE_ROWS BITSTRATA_ROW("(%[b])", "d0", "d1"))                        \
+                     : BITSTRATA_OPERANDS, BITSTRATA_SUM(d, 3)                                                       \
+                     : BITSTRATA_INPUTS);                                                                            \
+    } else if constexpr (R == 5) {                                                                                   \
+        asm volatile(BITSTRATA_LOOP(FETCH, BITSTRATA_ZERO("d") BITSTRATA_ZERO("e"),                                  \
+                                    BITSTRATA_THREE_ROWS BITSTRATA_ROW("(%[b])", "d0", "d1")                         \
+                                        BITSTRATA_ROW("(%[b],%[s])", "e0", "e1"))                                    \
+                     : BITSTRATA_OPERANDS, BITSTRATA_SUM(d, 3), BITSTRATA_SUM(e, 4)                                  \
+                     : BITSTRATA_INPUTS);                                                                            \
+    } else {                                                                                                         \
+        asm volatile(BITSTRATA_LOOP(FETCH, BITSTRATA_ZERO("d") BITSTRATA_ZERO("e") BITSTRATA_ZERO("f"),              \
+                                    BITSTRATA_THREE_ROWS BITSTRATA_ROW("(%[b])", "d0", "d1")                         \
+                                        BITSTRATA_ROW("(%[b],%[s])", "e0", "e1")                                     \
+                                            BITSTRATA_ROW("(%[b],%[s],2)", "f0", "f1"))                              \
+                     : BITSTRATA_OPERANDS, BITSTRATA_SUM(d, 3), BITSTRATA_SUM(e, 4), BITSTRATA_SUM(f, 5)             \
+                     : BITSTRATA_INPUTS);                                                                            \
+    }
+
+template <int R, bool Far>
 ALWAYS_INLINE void sum_products(const std::uint8_t* a, std::size_t row, const std::int8_t* w, std::size_t weight_step,
                                 Next& next, std::size_t steps, __m256i (&sums)[R][2]) {
     const std::uint8_t* b = a + 3 * row;
     __m256i t, u, w0, w1;
-    if constexpr (R == 3) {
-        asm volatile(BITSTRATA_LOOP("", BITSTRATA_THREE_ROWS) : BITSTRATA_OPERANDS : BITSTRATA_INPUTS);
-    } else if constexpr (R == 4) {
-        asm volatile(BITSTRATA_LOOP(BITSTRATA_ZERO("d"), BITSTRATA_THREE_ROWS BITSTRATA_ROW("(%[b])", "d0", "d1"))
-                     : BITSTRATA_OPERANDS, BITSTRATA_SUM(d, 3)
-                     : BITSTRATA_INPUTS);
-    } else if constexpr (R == 5) {
-        asm volatile(BITSTRATA_LOOP(BITSTRATA_ZERO("d") BITSTRATA_ZERO("e"),
-                                    BITSTRATA_THREE_ROWS BITSTRATA_ROW("(%[b])", "d0", "d1")
-                                        BITSTRATA_ROW("(%[b],%[s])", "e0", "e1"))
-                     : BITSTRATA_OPERANDS, BITSTRATA_SUM(d, 3), BITSTRATA_SUM(e, 4)
-                     : BITSTRATA_INPUTS);
+    if constexpr (Far) {
+        BITSTRATA_BY_ROWS(BITSTRATA_FAR)
     } else {
-        asm volatile(BITSTRATA_LOOP(BITSTRATA_ZERO("d") BITSTRATA_ZERO("e") BITSTRATA_ZERO("f"),
-                                    BITSTRATA_THREE_ROWS BITSTRATA_ROW("(%[b])", "d0", "d1")
-                                        BITSTRATA_ROW("(%[b],%[s])", "e0", "e1")
-                                            BITSTRATA_ROW("(%[b],%[s],2)", "f0", "f1"))
-                     : BITSTRATA_OPERANDS, BITSTRATA_SUM(d, 3), BITSTRATA_SUM(e, 4), BITSTRATA_SUM(f, 5)
-                     : BITSTRATA_INPUTS);
+        BITSTRATA_BY_ROWS(BITSTRATA_NEAR)
     }
 }
 #undef BITSTRATA_ROW
@@ -89,17 +101,22 @@ ALWAYS_INLINE void sum_products(const std::uint8_t* a, std::size_t row, const st
 #undef BITSTRATA_SUM
 #undef BITSTRATA_OPERANDS
 #undef BITSTRATA_INPUTS
+#undef BITSTRATA_NEAR
+#undef BITSTRATA_FAR
+#undef BITSTRATA_BY_ROWS
 
 // R tiles by 16 outputs. Narrow sums need no widening on the way; the low halves of the 32-bit lanes stored are the
 // first eight outputs, the high halves the others.
-template <int R>
+template <int R, bool Far>
 void multiply_tiles(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, const std::int8_t* weights,
-                    const std::int32_t* start, Next next, unsigned char* to) {
+                    const std::int32_t* start, unsigned char* to, const Next* fetched) {
     const __m256i ones = _mm256_set1_epi16(1);
     const std::size_t weight_step = layer.lanes * 4;
+    Next next{};
+    if (Far) next = *fetched;
     if (layer.narrow) {
         __m256i sums[R][2];
-        sum_products<R>(codes, layer.code_row, weights, weight_step, next, layer.steps, sums);
+        sum_products<R, Far>(codes, layer.code_row, weights, weight_step, next, layer.steps, sums);
         for (int r = 0; r < R; ++r) {
             const __m256i first = _mm256_add_epi32(_mm256_madd_epi16(sums[r][0], ones), load(start));
             const __m256i second = _mm256_add_epi32(_mm256_madd_epi16(sums[r][1], ones), load(start + 8));
@@ -111,7 +128,7 @@ void multiply_tiles(const WinogradView& layer, std::size_t place, const std::uin
     for (std::uint32_t run = layer.cuts[place]; run < layer.cuts[place + 1]; ++run) {
         __m256i sums[R][2];
         const std::size_t steps = layer.runs[run];
-        sum_products<R>(codes, layer.code_row, weights, weight_step, next, steps, sums);
+        sum_products<R, Far>(codes, layer.code_row, weights, weight_step, next, steps, sums);
         codes += steps * 4;
         weights += steps * weight_step;
         for (int r = 0; r < R; ++r) {
@@ -127,11 +144,12 @@ void multiply_tiles(const WinogradView& layer, std::size_t place, const std::uin
 }
 
 using Multiply = void (*)(const WinogradView&, std::size_t, const std::uint8_t*, const std::int8_t*, const std::int32_t*,
-                          Next, unsigned char*);
+                          unsigned char*, const Next*);
 
 // Where there are fewer than three tiles, the rows beyond hold anything, and are not used.
-constexpr Multiply kMultiply[kRows] = {multiply_tiles<3>, multiply_tiles<3>, multiply_tiles<3>,
-                                       multiply_tiles<4>, multiply_tiles<5>, multiply_tiles<6>};
+template <bool Far>
+constexpr Multiply kMultiply[kRows] = {multiply_tiles<3, Far>, multiply_tiles<3, Far>, multiply_tiles<3, Far>,
+                                       multiply_tiles<4, Far>, multiply_tiles<5, Far>, multiply_tiles<6, Far>};
 
 struct Isa {
     using Bytes = avx2::Bytes;
@@ -147,15 +165,17 @@ struct Isa {
         const std::size_t size = layer.lanes * layer.steps * 4, blocks = layer.lanes / kLanes;
         const std::int8_t* weights = layer.weights + place * size;
         const std::int32_t* starts = layer.starts + place * layer.lanes;
-        const bool near = size <= kNear;
-        const std::size_t passes = near ? 1 : parts.count * blocks, share = near ? kLanes * 4 : size / passes;
+        const bool far = size > kNear;
+        const auto& loops = far ? kMultiply<true> : kMultiply<false>;
+        const std::size_t passes = far ? parts.count * blocks : 1;
+        Next next{weights + size, far ? layer.lanes * 4 / passes : 0};
         for (std::size_t part = 0; part < parts.count; ++part) {
             const std::size_t first = parts.first[part], rows = parts.first[part + 1] - first;
             for (std::size_t block = 0; block < blocks; ++block) {
-                const std::size_t lane = block * kLanes, pass = near ? block : part * blocks + block;
-                const Next next{weights + (near ? kNear : size) + pass * share, near ? layer.lanes * 4 : layer.lanes * 4 / passes};
-                kMultiply[rows - 1](layer, place, codes + first * layer.code_row, weights + lane * 4, starts + lane, next,
-                                    to + first * row_bytes(layer) + lane * (layer.narrow ? 2 : 4));
+                const std::size_t lane = block * kLanes;
+                loops[rows - 1](layer, place, codes + first * layer.code_row, weights + lane * 4, starts + lane,
+                                to + first * row_bytes(layer) + lane * (layer.narrow ? 2 : 4), &next);
+                if (far) next.at += size / passes;
             }
         }
     }

@@ -32,8 +32,9 @@ inline __m512i broadcast4(const std::uint8_t* from) {
     return _mm512_set1_epi32(four);
 }
 
-// Weights to fetch meanwhile, in even steps. Where those of a position are few: some ahead; else those of the next
-// position, a share with every part of the tiles, because they may come from a far cache.
+// Weights are fetched ahead of their use. Where those of a position have at most kNear bytes, that far ahead; else those
+// of the next position, a share with every part of the tiles: they may come from a far cache, and must not all be waited
+// for at once.
 constexpr std::size_t kNear = 4096;
 struct Next {
     const std::int8_t* at;
@@ -42,21 +43,24 @@ struct Next {
 
 // R tiles by V vectors of kLanes outputs. Narrow sums of two vectors are stored as one: the low halves of its 32-bit
 // lanes are the first vector's sums, the high halves the second's.
-template <int R, int V>
+template <int R, int V, bool Far>
 void multiply_tiles(const std::uint8_t* codes, std::size_t row, const std::int8_t* weights, std::size_t steps,
-                    const std::int32_t* starts, Next next, unsigned char* to, bool narrow) {
+                    const std::int32_t* starts, unsigned char* to, bool narrow, const Next* fetched) {
+    Next next{};
+    if (Far) next = *fetched;
     __m512i sums[R][V];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) sums[r][v] = load(starts + v * kLanes);
     }
-    for (std::size_t step = 0; step < steps; ++step, codes += 4, weights += V * kLanes * 4, next.at += next.step) {
+    for (std::size_t step = 0; step < steps; ++step, codes += 4, weights += V * kLanes * 4, next.at += Far ? next.step : 0) {
         __m512i vectors[V];
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) {
             vectors[v] = load(weights + v * kLanes * 4);
-            _mm_prefetch(reinterpret_cast<const char*>(next.at + v * kLanes * 4), _MM_HINT_T0);
+            const std::int8_t* ahead = Far ? next.at : weights + kNear;
+            _mm_prefetch(reinterpret_cast<const char*>(ahead + v * kLanes * 4), _MM_HINT_T0);
         }
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
@@ -81,15 +85,15 @@ void multiply_tiles(const std::uint8_t* codes, std::size_t row, const std::int8_
 }
 
 using Multiply = void (*)(const std::uint8_t*, std::size_t, const std::int8_t*, std::size_t, const std::int32_t*,
-                          Next, unsigned char*, bool);
+                          unsigned char*, bool, const Next*);
 
 constexpr std::size_t kRows = 12;  // tiles at a time, at most: with two vectors 24 sums stay in registers
 
-template <int V>
+template <int V, bool Far>
 constexpr Multiply kMultiply[kRows] = {
-    multiply_tiles<1, V>, multiply_tiles<2, V>, multiply_tiles<3, V>,  multiply_tiles<4, V>,
-    multiply_tiles<5, V>, multiply_tiles<6, V>, multiply_tiles<7, V>,  multiply_tiles<8, V>,
-    multiply_tiles<9, V>, multiply_tiles<10, V>, multiply_tiles<11, V>, multiply_tiles<12, V>};
+    multiply_tiles<1, V, Far>, multiply_tiles<2, V, Far>, multiply_tiles<3, V, Far>,  multiply_tiles<4, V, Far>,
+    multiply_tiles<5, V, Far>, multiply_tiles<6, V, Far>, multiply_tiles<7, V, Far>,  multiply_tiles<8, V, Far>,
+    multiply_tiles<9, V, Far>, multiply_tiles<10, V, Far>, multiply_tiles<11, V, Far>, multiply_tiles<12, V, Far>};
 
 struct Isa {
     using Bytes = avx512::Bytes;
@@ -102,16 +106,19 @@ struct Isa {
 
     static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, const Parts& parts,
                          unsigned char* to) {
-        const auto& loops = layer.lanes > kLanes ? kMultiply<2> : kMultiply<1>;
-        const std::size_t size = layer.lanes * layer.steps * 4;
+                const std::size_t size = layer.lanes * layer.steps * 4;
         const std::int8_t* weights = layer.weights + place * size;
-        const bool near = size <= kNear;
-        const std::size_t passes = near ? 1 : parts.count, share = near ? 0 : size / passes;
+        const bool far = size > kNear, two = layer.lanes > kLanes;
+        const auto& loops = far ? (two ? kMultiply<2, true> : kMultiply<1, true>)
+                                : (two ? kMultiply<2, false> : kMultiply<1, false>);
+        const std::size_t passes = far ? parts.count : 1;
+        Next next{weights + size, far ? layer.lanes * 4 / passes : 0};
         for (std::size_t part = 0; part < parts.count; ++part) {
             const std::size_t first = parts.first[part], rows = parts.first[part + 1] - first;
-            const Next next{weights + (near ? kNear : size) + part * share, near ? layer.lanes * 4 : layer.lanes * 4 / passes};
             loops[rows - 1](codes + first * layer.code_row, layer.code_row, weights, layer.steps,
-                            layer.starts + place * layer.lanes, next, to + first * row_bytes(layer), layer.narrow);
+                            layer.starts + place * layer.lanes, to + first * row_bytes(layer), layer.narrow,
+                            &next);
+            if (far) next.at += size / passes;
         }
     }
 
