@@ -32,26 +32,35 @@ inline __m512i broadcast4(const std::uint8_t* from) {
     return _mm512_set1_epi32(four);
 }
 
-// How far ahead of their use weights are fetched, in bytes; they lie in the order in which they are read.
-constexpr std::size_t kAhead = 4096;
+// Weights are fetched ahead of their use. Where those of a position have at most kNear bytes, that far ahead; else those
+// of the next position, a share with every part of the tiles: they may come from a far cache, and must not all be waited
+// for at once.
+constexpr std::size_t kNear = 4096;
+struct Next {
+    const std::int8_t* at;
+    std::size_t step;
+};
 
 // R tiles by V vectors of kLanes outputs. Narrow sums of two vectors are stored as one: the low halves of its 32-bit
 // lanes are the first vector's sums, the high halves the second's.
-template <int R, int V>
+template <int R, int V, bool Far>
 void multiply_tiles(const std::uint8_t* codes, std::size_t row, const std::int8_t* weights, std::size_t steps,
-                    const std::int32_t* starts, unsigned char* to, bool narrow) {
+                    const std::int32_t* starts, unsigned char* to, bool narrow, const Next* fetched) {
+    Next next{};
+    if (Far) next = *fetched;
     __m512i sums[R][V];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) sums[r][v] = load(starts + v * kLanes);
     }
-    for (std::size_t step = 0; step < steps; ++step, codes += 4, weights += V * kLanes * 4) {
+    for (std::size_t step = 0; step < steps; ++step, codes += 4, weights += V * kLanes * 4, next.at += Far ? next.step : 0) {
         __m512i vectors[V];
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) {
             vectors[v] = load(weights + v * kLanes * 4);
-            _mm_prefetch(reinterpret_cast<const char*>(weights + v * kLanes * 4 + kAhead), _MM_HINT_T0);
+            const std::int8_t* ahead = Far ? next.at : weights + kNear;
+            _mm_prefetch(reinterpret_cast<const char*>(ahead + v * kLanes * 4), _MM_HINT_T0);
         }
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
@@ -76,35 +85,40 @@ void multiply_tiles(const std::uint8_t* codes, std::size_t row, const std::int8_
 }
 
 using Multiply = void (*)(const std::uint8_t*, std::size_t, const std::int8_t*, std::size_t, const std::int32_t*,
-                          unsigned char*, bool);
+                          unsigned char*, bool, const Next*);
 
 constexpr std::size_t kRows = 12;  // tiles at a time, at most: with two vectors 24 sums stay in registers
 
-template <int V>
+template <int V, bool Far>
 constexpr Multiply kMultiply[kRows] = {
-    multiply_tiles<1, V>, multiply_tiles<2, V>, multiply_tiles<3, V>,  multiply_tiles<4, V>,
-    multiply_tiles<5, V>, multiply_tiles<6, V>, multiply_tiles<7, V>,  multiply_tiles<8, V>,
-    multiply_tiles<9, V>, multiply_tiles<10, V>, multiply_tiles<11, V>, multiply_tiles<12, V>};
+    multiply_tiles<1, V, Far>, multiply_tiles<2, V, Far>, multiply_tiles<3, V, Far>,  multiply_tiles<4, V, Far>,
+    multiply_tiles<5, V, Far>, multiply_tiles<6, V, Far>, multiply_tiles<7, V, Far>,  multiply_tiles<8, V, Far>,
+    multiply_tiles<9, V, Far>, multiply_tiles<10, V, Far>, multiply_tiles<11, V, Far>, multiply_tiles<12, V, Far>};
 
 struct Isa {
     using Bytes = avx512::Bytes;
-    static constexpr std::size_t kBytes = 64;
+    static constexpr std::size_t kBytes = 64, kRows = avx512::kRows;
 
     static Bytes load_bytes(const std::uint8_t* from) { return {load(from)}; }
     static void store_bytes(Bytes v, unsigned char* to) { _mm512_storeu_si512(to, v.values); }
-    static Bytes spread_byte(std::uint8_t x) { return {_mm512_set1_epi8(static_cast<char>(x))}; }
 
     static std::size_t row_bytes(const WinogradView& layer) { return layer.lanes * (layer.narrow ? 2 : 4); }
 
-    static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, std::size_t tiles,
+    static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, const Parts& parts,
                          unsigned char* to) {
-        const auto& loops = layer.lanes > kLanes ? kMultiply<2> : kMultiply<1>;
-        const std::size_t parts = (tiles + kRows - 1) / kRows;  // as even as possible
-        for (std::size_t part = 0; part < parts; ++part) {
-            const std::size_t first = part * tiles / parts, last = (part + 1) * tiles / parts;
-            loops[last - first - 1](codes + first * layer.code_row, layer.code_row,
-                                    layer.weights + place * layer.lanes * layer.steps * 4, layer.steps,
-                                    layer.starts + place * layer.lanes, to + first * row_bytes(layer), layer.narrow);
+                const std::size_t size = layer.lanes * layer.steps * 4;
+        const std::int8_t* weights = layer.weights + place * size;
+        const bool far = size > kNear, two = layer.lanes > kLanes;
+        const auto& loops = far ? (two ? kMultiply<2, true> : kMultiply<1, true>)
+                                : (two ? kMultiply<2, false> : kMultiply<1, false>);
+        const std::size_t passes = far ? parts.count : 1;
+        Next next{weights + size, far ? layer.lanes * 4 / passes : 0};
+        for (std::size_t part = 0; part < parts.count; ++part) {
+            const std::size_t first = parts.first[part], rows = parts.first[part + 1] - first;
+            loops[rows - 1](codes + first * layer.code_row, layer.code_row, weights, layer.steps,
+                            layer.starts + place * layer.lanes, to + first * row_bytes(layer), layer.narrow,
+                            &next);
+            if (far) next.at += size / passes;
         }
     }
 
@@ -130,32 +144,38 @@ struct Isa {
         return static_cast<std::uint64_t>(_mm_cvtsi128_si64(_mm_add_epi16(pair, _mm_unpackhi_epi64(pair, pair))));
     }
 
-    // A result of the last transform, as an accumulator less what belongs to its pixel.
-    template <class T>
-    static __m512i scaled(__m512i y, int multiple, const WinogradView& layer, __m512i offset) {
-        const __m512i exact = _mm512_sra_epi32(y, _mm_cvtsi32_si128(multiple));
-        return _mm512_add_epi32(_mm512_sll_epi32(exact, _mm_cvtsi32_si128(layer.shift)), offset);
+    // Results of the last transform, as accumulators.
+    template <bool Plain>
+    static ALWAYS_INLINE void put(__m512i y, __m512i right, __m512i left, __m512i offset, const std::int32_t* window_sum,
+                                  std::int32_t* to) {
+        y = _mm512_srav_epi32(y, right);
+        if (!Plain) {
+            y = _mm512_add_epi32(_mm512_sllv_epi32(y, left), offset);
+            y = _mm512_add_epi32(y, _mm512_set1_epi32(*window_sum));
+        }
+        _mm512_storeu_si512(to, y);
     }
 
-    template <class T, class Results>
+    template <class T, bool Plain, class Results>
     static void finish_tile(const WinogradView& layer, std::size_t channel, const unsigned char* products,
-                            const std::int32_t* window_sums, Results* results, std::size_t column) {
+                            const WindowSums& window_sums, Results* results, std::size_t column) {
         const std::int32_t* offsets = layer.offsets + channel;
+        const auto sum_at = [&](int i, int j) { return window_sums.first + i * window_sums.row + column + j; };
+        const __m512i left = _mm512_set1_epi32(layer.left);
         if (layer.narrow) {
+            const __m512i right = _mm512_set1_epi32(16 + layer.right);
             const __m512i first = load(offsets), second = load(offsets + kLanes);
             transform_products<T, Shorts>(
                 [&](int i, int j) { return Shorts{load(products + (i * T::kPoints + j) * layer.product_position)}; },
                 [&](int i, int j, Shorts y) {
                     __m512i both = y.values;
                     if (T::kInverse != 1) both = _mm512_mullo_epi16(both, _mm512_set1_epi16(static_cast<short>(T::kInverse)));
-                    const __m512i added = _mm512_set1_epi32(window_sums[i * T::kOutput + j]);
-                    const __m512i low = scaled<T>(_mm512_slli_epi32(both, 16), 16 + T::kShift, layer, first);
-                    const __m512i high = scaled<T>(both, 16 + T::kShift, layer, second);
-                    _mm512_storeu_si512(results[0][i][column + j], _mm512_add_epi32(low, added));
-                    _mm512_storeu_si512(results[1][i][column + j], _mm512_add_epi32(high, added));
+                    put<Plain>(_mm512_slli_epi32(both, 16), right, left, first, sum_at(i, j), results[0][i][column + j]);
+                    put<Plain>(both, right, left, second, sum_at(i, j), results[1][i][column + j]);
                 });
             return;
         }
+        const __m512i right = _mm512_set1_epi32(layer.right);
         for (std::size_t block = 0; block < layer.lanes / kLanes; ++block) {
             const __m512i offset = load(offsets + block * kLanes);
             const unsigned char* from = products + block * 64;
@@ -164,9 +184,7 @@ struct Isa {
                 [&](int i, int j, Words y) {
                     __m512i values = y.values;
                     if (T::kInverse != 1) values = _mm512_mullo_epi32(values, _mm512_set1_epi32(T::kInverse));
-                    const __m512i added = _mm512_set1_epi32(window_sums[i * T::kOutput + j]);
-                    _mm512_storeu_si512(results[block][i][column + j],
-                                        _mm512_add_epi32(scaled<T>(values, T::kShift, layer, offset), added));
+                    put<Plain>(values, right, left, offset, sum_at(i, j), results[block][i][column + j]);
                 });
         }
     }

@@ -187,6 +187,23 @@ inline void finish_any(const Epilogue& epilogue, const Row<T>& row, const Table&
     }
 }
 
+// Floats for one consumer and codes for another, in one pass.
+template <typename T, bool Residual>
+inline void finish_both(const Row<T>& row, const Table& table, bool relu, const Coder& coder, float* floats,
+                        std::uint8_t* to) {
+    const auto each = [&](auto activate) {
+        const auto value = [&](std::size_t p) {
+            Pixel y = scaled_pixel<T, Residual>(row, table, p);
+            for (std::size_t part = 0; part < kParts; ++part) y.parts[part] = activate(y.parts[part]);
+            store_floats(y, floats + p * row.step, row.channels);
+            return y;
+        };
+        store_codes<true>(value, row.pixels, coder, to, row.step, row.channels);
+    };
+    if (relu) return each([](Lanes x) { return activated(Activation::relu, x); });
+    each([](Lanes x) { return x; });
+}
+
 // Moves a position on by one row's end.
 inline void next_row(Position& at, std::size_t height) {
     at.x = 0;
@@ -204,6 +221,12 @@ public:
         const Output& only = epilogue.outputs[0];
         simple_ = epilogue.output_count == 1 && only.buffer.codes && epilogue.scale && bounds(epilogue.activation);
         if (simple_) coder_ = coder_of(only, epilogue.activation);
+        if (epilogue.output_count == 2 && epilogue.scale && epilogue.activation <= Activation::relu &&
+            epilogue.outputs[0].buffer.codes != epilogue.outputs[1].buffer.codes) {
+            codes_ = only.buffer.codes ? &epilogue.outputs[0] : &epilogue.outputs[1];
+            floats_ = only.buffer.codes ? &epilogue.outputs[1] : &epilogue.outputs[0];
+            coder_ = coder_of(*codes_, Activation::none);
+        }
         width_ = only.buffer.shape.width;
         height_ = only.buffer.shape.height;
         for (std::size_t index = 0; index < epilogue.output_count; ++index) {
@@ -225,7 +248,18 @@ public:
             const std::size_t left = dense_ ? pixels : width_ - at.x, some = left < pixels ? left : pixels;
             Row<T> row{tile, nullptr, some, channels, epilogue_.channels};
             if (epilogue_.residual) row.residual = epilogue_.residual + first * epilogue_.channels + channel;
-            if (!simple_) {
+            if (floats_) {
+                const bool relu = epilogue_.activation == Activation::relu;
+                const Buffer &codes = codes_->buffer, &floats = floats_->buffer;
+                std::uint8_t* to = epilogue_.arena + codes.offset + place_of(epilogue_, codes, at, channel);
+                float* also = reinterpret_cast<float*>(epilogue_.arena + floats.offset) +
+                              place_of(epilogue_, floats, at, channel);
+                if (row.residual) {
+                    finish_both<T, true>(row, table, relu, coder_, also, to);
+                } else {
+                    finish_both<T, false>(row, table, relu, coder_, also, to);
+                }
+            } else if (!simple_) {
                 finish_any(epilogue_, row, table, at, channel);
             } else {
                 const Buffer& buffer = epilogue_.outputs[0].buffer;
@@ -243,6 +277,26 @@ public:
         }
     }
 
+    // Whether floats are read or written beside the codes: enough to wait for, so that it pays to fetch them early.
+    bool streams() const { return !epilogue_.accumulators && (epilogue_.residual || floats_); }
+
+    // Fetches what some channels of a row of pixels will be added to, and where they will be stored.
+    void fetch(const Position& at, std::size_t pixels, std::size_t channel, std::size_t channels) const {
+        const std::size_t first = (at.sample * height_ + at.y) * width_ + at.x;
+        const float* residual = epilogue_.residual + first * epilogue_.channels + channel;
+        const auto* arena = reinterpret_cast<const float*>(epilogue_.arena);
+        const float* to = floats_ ? arena + floats_->buffer.offset / sizeof(float) +
+                                        place_of(epilogue_, floats_->buffer, at, channel)
+                                  : nullptr;
+        for (std::size_t p = 0; p < pixels; ++p) {
+            for (std::size_t lane = 0; lane < channels; lane += kLanes) {
+                const std::size_t place = p * epilogue_.channels + lane;
+                if (epilogue_.residual) __builtin_prefetch(residual + place, 0, 2);
+                if (to) __builtin_prefetch(to + place, 1, 2);
+            }
+        }
+    }
+
 private:
     template <typename T>
     void copy(const T (*tile)[kLanes], std::size_t first, std::size_t pixels, std::size_t channel,
@@ -255,6 +309,7 @@ private:
 
     const Epilogue& epilogue_;
     bool simple_ = false;  // one consumer, which reads codes
+    const Output *floats_ = nullptr, *codes_ = nullptr;  // where there is one of each, and nothing else
     bool dense_ = true;    // rows follow each other without a border
     Coder coder_{};
     std::size_t width_ = 0, height_ = 0;

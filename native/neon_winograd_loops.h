@@ -78,21 +78,19 @@ static_assert(sizeof kMultiply / sizeof *kMultiply == kPixels);
 
 struct NeonIsa {
     using Bytes = bitstrata::Bytes;
-    static constexpr std::size_t kBytes = 16;
+    static constexpr std::size_t kBytes = 16, kRows = kPixels;
 
     static Bytes load_bytes(const std::uint8_t* from) { return {vld1q_u8(from)}; }
     static void store_bytes(Bytes v, unsigned char* to) { vst1q_u8(to, v.values); }
-    static Bytes spread_byte(std::uint8_t x) { return {vdupq_n_u8(x)}; }
 
     static std::size_t row_bytes(const WinogradView& layer) { return layer.lanes * (layer.narrow ? 2 : 4); }
 
-    static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, std::size_t tiles,
+    static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, const Parts& parts,
                          unsigned char* to) {
         const std::int8_t* weights = layer.weights + place * layer.lanes * layer.steps * 4;
         const std::int32_t* starts = layer.starts + place * layer.lanes;
-        const std::size_t parts = (tiles + kPixels - 1) / kPixels;  // as even as possible
-        for (std::size_t part = 0; part < parts; ++part) {
-            const std::size_t first = part * tiles / parts, last = (part + 1) * tiles / parts;
+        for (std::size_t part = 0; part < parts.count; ++part) {
+            const std::size_t first = parts.first[part], last = parts.first[part + 1];
             for (std::size_t lane = 0; lane < layer.lanes; lane += kLanes) {
                 unsigned char* sums = to + first * row_bytes(layer) + lane * (layer.narrow ? 2 : 4);
                 kMultiply[last - first - 1](layer, place, codes + first * layer.code_row, weights + lane * 4,
@@ -119,17 +117,25 @@ struct NeonIsa {
         return four;
     }
 
-    // Four exact results of the last transform, as accumulators.
-    static void put(int32x4_t exact, const WinogradView& layer, const std::int32_t* offsets, std::int32_t window_sum,
-                    std::int32_t* to) {
-        const int32x4_t shifted = vshlq_s32(exact, vdupq_n_s32(layer.shift));
-        vst1q_s32(to, vaddq_s32(vaddq_s32(shifted, vld1q_s32(offsets)), vdupq_n_s32(window_sum)));
+    // Four results of the last transform, as accumulators.
+    template <bool Plain>
+    static ALWAYS_INLINE void put(int32x4_t y, const WinogradView& layer, const std::int32_t* offsets,
+                                  const std::int32_t* window_sum, std::int32_t* to) {
+        y = vshlq_s32(y, vdupq_n_s32(-layer.right));
+        if (!Plain) {
+            y = vaddq_s32(vshlq_s32(y, vdupq_n_s32(layer.left)), vld1q_s32(offsets));
+            y = vaddq_s32(y, vdupq_n_s32(*window_sum));
+        }
+        vst1q_s32(to, y);
     }
 
-    template <class T, class Results>
+    template <class T, bool Plain, class Results>
     static void finish_tile(const WinogradView& layer, std::size_t channel, const unsigned char* products,
-                            const std::int32_t* window_sums, Results* results, std::size_t column) {
+                            const WindowSums& window_sums, Results* results, std::size_t column) {
         const std::int32_t* offsets = layer.offsets + channel;
+        const auto sum_at = [&](int i, int j) {
+            return window_sums.first + static_cast<std::size_t>(i) * window_sums.row + column + static_cast<std::size_t>(j);
+        };
         const std::size_t vector = layer.narrow ? 8 : 4;
         for (std::size_t lane = 0; lane < layer.lanes; lane += vector) {
             const unsigned char* from = products + lane * (layer.narrow ? 2 : 4);
@@ -140,18 +146,15 @@ struct NeonIsa {
                     [&](int i, int j) { return Shorts{vld1q_s16(reinterpret_cast<const std::int16_t*>(at(i, j)))}; },
                     [&](int i, int j, Shorts y) {
                         const int16x8_t whole = vmulq_n_s16(y.values, static_cast<std::int16_t>(T::kInverse));
-                        const int16x8_t exact = vshrq_n_s16(whole, T::kShift);
-                        const std::int32_t window_sum = window_sums[i * T::kOutput + j];
-                        put(vmovl_s16(vget_low_s16(exact)), layer, offsets + lane, window_sum, result(i, j));
-                        put(vmovl_high_s16(exact), layer, offsets + lane + 4, window_sum, result(i, j) + 4);
+                        put<Plain>(vmovl_s16(vget_low_s16(whole)), layer, offsets + lane, sum_at(i, j), result(i, j));
+                        put<Plain>(vmovl_high_s16(whole), layer, offsets + lane + 4, sum_at(i, j), result(i, j) + 4);
                     });
             } else {
                 transform_products<T, Words>(
                     [&](int i, int j) { return Words{vld1q_s32(reinterpret_cast<const std::int32_t*>(at(i, j)))}; },
                     [&](int i, int j, Words y) {
                         const int32x4_t whole = vmulq_n_s32(y.values, static_cast<std::int32_t>(T::kInverse));
-                        put(vshrq_n_s32(whole, T::kShift), layer, offsets + lane, window_sums[i * T::kOutput + j],
-                            result(i, j));
+                        put<Plain>(whole, layer, offsets + lane, sum_at(i, j), result(i, j));
                     });
             }
         }

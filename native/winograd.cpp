@@ -17,7 +17,6 @@ constexpr std::int64_t kShortest = -32768, kLongest = 32767, kMaxSum = 0x7ffffff
 
 // V of the tiles of one run: what may lie in a near cache beside the weights.
 constexpr std::size_t kMostCodes = 384 << 10;
-constexpr std::size_t kMostTiles = 96;
 
 std::size_t up_to(std::size_t count, std::size_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
@@ -225,9 +224,12 @@ public:
         view_.outputs = g.outputs;
         view_.lanes = g.outputs > kLanes ? kMostLanes : kLanes;
         view_.steps = (g.inputs + 3) / 4;
-        view_.shift = coding.dropped() + 1;
         view_.compensation = (1 << coding.dropped()) - 1;
         view_.narrow = view_.lanes == kMostLanes && sums_within(g, coding, codes, T::kShift, kShortest, kLongest);
+        const int shift = T::kShift - (coding.dropped() + 1);
+        view_.right = std::max(shift, 0);
+        view_.left = std::max(-shift, 0);
+        view_.plain = coding.zero_point == 0 && view_.compensation == 0 && view_.left == 0;
         pack(codes, coding, CodeRange<T>(coding.top(), centred), cuts && !view_.narrow);
         lay_out_scratch();
     }
@@ -256,7 +258,7 @@ private:
         packed_.weights = Aligned<std::int8_t>(places * view_.steps * lanes * 4, false);  // every byte of it is written
         packed_.starts = Aligned<std::int32_t>(places * lanes);
         packed_.offsets = Aligned<std::int32_t>(blocks() * lanes);
-        packed_.lifts = Aligned<std::uint8_t>(kPositions);
+        packed_.lifts = Aligned<std::uint8_t>(kPositions * kLift);
         for (std::size_t group = 0; group < blocks(); ++group) {
             lanes == kLanes ? pack_group<kLanes>(range, codes, group) : pack_group<kMostLanes>(range, codes, group);
             for (int position = 0; cuts && position < kPositions; ++position) {
@@ -272,7 +274,7 @@ private:
         const Codes all{geometry, coding, codes};
         for (std::size_t output = 0; output < geometry.outputs; ++output) packed_.offsets[output] = all.offset(output);
         for (int position = 0; position < kPositions; ++position) {
-            packed_.lifts[position] = static_cast<std::uint8_t>(range.lift[position]);
+            std::fill_n(packed_.lifts.data() + position * kLift, kLift, static_cast<std::uint8_t>(range.lift[position]));
         }
         view_.weights = packed_.weights.data();
         view_.starts = packed_.starts.data();

@@ -52,17 +52,26 @@ struct Tile4 {
                                            {0, 1, 0}, {-1, -1, 1}, {0, 0, 1}};
 };
 
+// Tiles of one run, at most.
+constexpr std::size_t kMostTiles = 96;
+
+// Copies of a lift: a vector of the widest kind.
+constexpr std::size_t kLift = 64;
+
 // What the loops see: plain pointers and sizes. A group is a set of output channels, one or two blocks of kLanes.
 struct WinogradView {
     const std::int8_t* weights;   // by group, position, step, output, element of the step
     const std::int32_t* starts;   // by group, position, output: what the lifts add up to, with the other sign
     const std::int32_t* offsets;  // by output: what the zero point takes away
-    const std::uint8_t* lifts;    // by position
+    const std::uint8_t* lifts;    // by position, each one kLift times
     const std::uint32_t* cuts;    // by group and position: the first of its runs; one more at the end
     const std::uint32_t* runs;    // steps after which 16-bit sums must be widened
     std::size_t inputs, outputs, lanes, steps;
     bool narrow;  // whether all sums may be taken modulo 2^16
-    int shift;    // accumulator = (sum << shift) + compensation * window sum + offset
+    bool plain;   // whether neither window sums nor offsets are added, nor sums shifted to the left
+    // accumulator = (true sum << shift) + compensation * window sum + offset; what comes of the last transform is a
+    // multiple of the true sum already, so it is shifted to the right or to the left
+    int right, left;
     std::int32_t compensation;
     // The scratch memory, in bytes: V by position, tile and input; U V by position, tile and output; window sums; results.
     std::size_t code_row, code_position;

@@ -132,37 +132,51 @@ struct TileCodes {
     }
 };
 
-// The window sums of a tile, from the sums of its places over all inputs, which fit 16 bits. Isa sums up four places at a
-// time.
+// Adds up windows of all results of some tiles side by side: first each place over all inputs, which fits 16 bits, then
+// three by three. Isa sums up four places at a time. Results are in rows as long as the tiles together.
 template <class T, class Isa>
-ALWAYS_INLINE void sum_windows(const TileCodes<T>& tile, std::size_t inputs, std::int32_t factor, std::int32_t* to) {
-    constexpr int kPlaces = T::kInput * T::kInput;
-    std::uint16_t places[(kPlaces + 3) / 4 * 4];
-#pragma GCC unroll 16
-    for (int first = 0; first < kPlaces; first += 4) {
-        const std::uint8_t* four[4];
-#pragma GCC unroll 4
-        for (int index = 0; index < 4; ++index) {
-            const int place = first + index < kPlaces ? first + index : kPlaces - 1;
-            four[index] = tile.rows[place / T::kInput] + tile.columns[place % T::kInput];
-        }
-        const std::uint64_t sums = Isa::sum_four(four, inputs);
-        std::memcpy(places + first, &sums, sizeof sums);
-    }
-    std::int32_t triples[T::kOutput][T::kInput];
-    for (int row = 0; row < T::kOutput; ++row) {
-        const std::uint16_t* from = places + row * T::kInput;
-        for (int column = 0; column < T::kInput; ++column) {
-            triples[row][column] = factor * (from[column] + from[column + T::kInput] + from[column + 2 * T::kInput]);
+inline void sum_windows(const Call& call, std::size_t inputs, std::int32_t factor, const Position& at, std::size_t tiles,
+                        std::int32_t* to) {
+    constexpr std::size_t kMostPlaces = kMostTiles * T::kOutput + T::kInput + 4;
+    const std::size_t columns = tiles * T::kOutput, places = columns + 2;
+    const auto* image = static_cast<const std::uint8_t*>(call.input) + at.sample * call.image;
+    std::uint16_t sums[T::kInput][kMostPlaces];
+    for (std::size_t row = 0; row < T::kInput; ++row) {
+        const std::size_t y = at.y + row;
+        const std::uint8_t* from = image + (y < call.height + 2 ? y : call.height + 1) * call.row;
+        for (std::size_t place = 0; place < places; place += 4) {
+            const std::uint8_t* four[4];
+            for (std::size_t index = 0; index < 4; ++index) {
+                const std::size_t x = at.x + place + index;
+                four[index] = from + (x < call.width + 2 ? x : call.width + 1) * inputs;
+            }
+            const std::uint64_t values = Isa::sum_four(four, inputs);
+            std::memcpy(sums[row] + place, &values, sizeof values);
         }
     }
-    for (int row = 0; row < T::kOutput; ++row) {
-        for (int column = 0; column < T::kOutput; ++column) {
-            const std::int32_t* from = triples[row] + column;
-            to[row * T::kOutput + column] = from[0] + from[1] + from[2];
+    std::int32_t triples[kMostPlaces];
+    for (std::size_t row = 0; row < T::kOutput; ++row, to += columns) {
+        for (std::size_t x = 0; x < places; ++x) {
+            triples[x] = factor * (sums[row][x] + sums[row + 1][x] + sums[row + 2][x]);
         }
+        for (std::size_t x = 0; x < columns; ++x) to[x] = triples[x] + triples[x + 1] + triples[x + 2];
     }
 }
+
+// Tiles whose products are computed at a time, as even as possible: so many parts, and the first tile of each.
+struct Parts {
+    std::size_t count, first[10];
+
+    Parts(std::size_t tiles, std::size_t at_most) : count((tiles + at_most - 1) / at_most) {
+        for (std::size_t part = 0; part <= count; ++part) first[part] = part * tiles / count;
+    }
+};
+
+// The window sums of pixels side by side, in rows that far apart.
+struct WindowSums {
+    const std::int32_t* first;
+    std::size_t row;
+};
 
 // Some tiles of some groups. Isa has the vectors and the products.
 template <class T, class Isa>
@@ -189,24 +203,42 @@ inline void run_tiles(const WinogradView& layer, const Call& call, Range tiles, 
                 [&](int row, int column) { return Isa::load_bytes(from.rows[row] + from.columns[column] + input); },
                 [&](int row, int column, typename Isa::Bytes v) {
                     const int position = row * T::kPoints + column;
-                    Isa::store_bytes(v + Isa::spread_byte(layer.lifts[position]), to + position * layer.code_position);
+                    Isa::store_bytes(v + Isa::load_bytes(layer.lifts + position * kLift), to + position * layer.code_position);
                 });
         }
-        if (layer.compensation != 0) {
-            sum_windows<T, Isa>(from, layer.inputs, layer.compensation, window_sums + tile * kOutputs);
-        }
     }
-    if (layer.compensation == 0) std::memset(window_sums, 0, count * kOutputs * sizeof(std::int32_t));
+    // Tiles of one row of them, as far as they are among these: their window sums lie together.
+    const auto row_of = [&](std::size_t tile) {
+        const std::size_t number = tiles.begin + tile, begin = number - number % across, end = begin + across;
+        return Range{begin > tiles.begin ? begin - tiles.begin : 0, (end < tiles.end ? end : tiles.end) - tiles.begin};
+    };
+    if (layer.compensation != 0) {
+        for (std::size_t tile = 0; tile < count; tile = row_of(tile).end) {
+            sum_windows<T, Isa>(call, layer.inputs, layer.compensation, place_of(tiles.begin + tile),
+                                row_of(tile).end - tile, window_sums + tile * kOutputs);
+        }
+    } else if (!layer.plain) {
+        std::memset(window_sums, 0, count * kOutputs * sizeof(std::int32_t));
+    }
 
+    const Finish finish(call.epilogue);
     // As even as possible, so that no set is small.
+    static_assert(T::kInHand / Isa::kRows < 9, "parts have too few places");
     const std::size_t sets = (count + T::kInHand - 1) / T::kInHand;
     for (std::size_t group = groups.begin; group < groups.end; ++group) {
         const std::size_t channel = group * layer.lanes;
         for (std::size_t set = 0; set < sets; ++set) {
             const std::size_t begin = set * count / sets, end = (set + 1) * count / sets;
-            for (int position = 0; position < kPositions; ++position) {
+            const std::size_t rows = (end - begin) * T::kOutput;
+            const Parts parts(end - begin, Isa::kRows);
+            for (std::size_t position = 0, row = 0; position < kPositions; ++position) {
+                for (; finish.streams() && row * kPositions < position * rows; ++row) {
+                    const Position at = place_of(tiles.begin + begin + row / T::kOutput);
+                    const std::size_t y = at.y + row % T::kOutput;
+                    if (y < call.height) finish.fetch({at.sample, y, at.x}, T::kOutput, channel, layer.lanes);
+                }
                 Isa::multiply(layer, group * kPositions + position,
-                              codes + position * layer.code_position + begin * layer.code_row, end - begin,
+                              codes + position * layer.code_position + begin * layer.code_row, parts,
                               products + position * layer.product_position);
             }
             // Tiles side by side give rows of pixels side by side.
@@ -216,19 +248,25 @@ inline void run_tiles(const WinogradView& layer, const Call& call, Range tiles, 
                 while (last < end && (tiles.begin + last) % across != 0 && (last + 1 - first) * T::kOutput <= kStrip) {
                     ++last;  // no more pixels at a time than `finish` takes
                 }
+                const Range row = row_of(first);
+                const WindowSums sums{window_sums + row.begin * kOutputs + (first - row.begin) * T::kOutput,
+                                      (row.end - row.begin) * T::kOutput};
                 for (std::size_t tile = first; tile < last; ++tile) {
-                    Isa::template finish_tile<T>(layer, channel, products + (tile - begin) * Isa::row_bytes(layer),
-                                                 window_sums + tile * kOutputs, results, (tile - first) * T::kOutput);
+                    const unsigned char* from = products + (tile - begin) * Isa::row_bytes(layer);
+                    const std::size_t column = (tile - first) * T::kOutput;
+                    if (layer.plain) {
+                        Isa::template finish_tile<T, true>(layer, channel, from, sums, results, column);
+                    } else {
+                        Isa::template finish_tile<T, false>(layer, channel, from, sums, results, column);
+                    }
                 }
                 const std::size_t most = (last - first) * T::kOutput;
                 const std::size_t pixels = at.x + most < call.width ? most : call.width - at.x;
                 for (std::size_t row = 0; row < T::kOutput && at.y + row < call.height; ++row) {
-                    Position positions[kRun];
-                    for (std::size_t p = 0; p < pixels; ++p) positions[p] = {at.sample, at.y + row, at.x + p};
                     const std::size_t number = (at.sample * call.height + at.y + row) * call.width + at.x;
                     for (std::size_t lane = 0; lane < layer.lanes && channel + lane < layer.outputs; lane += kLanes) {
                         const std::size_t left = layer.outputs - channel - lane;
-                        finish(call.epilogue, results[lane / kLanes][row], positions, number, pixels, channel + lane,
+                        finish(results[lane / kLanes][row], {at.sample, at.y + row, at.x}, number, pixels, channel + lane,
                                left < kLanes ? left : kLanes);
                     }
                 }
