@@ -220,9 +220,15 @@ def lay_out(steps: Plan, shapes: Mapping[str, Shape], workspace: Callable[[int],
     workspaces = []
     for index, step in enumerate(steps.steps):
         shape = image_shape(shapes[step.value])
+        over = _overwritten(step, index, last_read)
         for form in step.stored:
             as_codes = form.step is not None
-            offset = arena.take(buffer_bytes(shape, form.padding, as_codes))
+            if over is not None and not as_codes and not any(form.padding):
+                offset = places[over].offset
+                ending[index].remove(over)
+                over = None
+            else:
+                offset = arena.take(buffer_bytes(shape, form.padding, as_codes))
             places[step.value, form.reader] = Place(offset, shape, form.padding, as_codes)
         scratch = workspace(index)
         workspaces.append(arena.take(scratch) if scratch else 0)
@@ -231,6 +237,15 @@ def lay_out(steps: Plan, shapes: Mapping[str, Shape], workspace: Callable[[int],
         for key in ending.get(index, ()):
             arena.give_back(places[key].offset, places[key].bytes)
     return Layout(places, tuple(workspaces), arena.size)
+
+
+def _overwritten(step: Step, index: int, last_read: Mapping[Key, int]) -> Key | None:
+    """A residual that nothing reads again: floats of the result may take its place, because every element is read just
+    before the one at its place is written. Half as much memory goes through the caches."""
+    if step.residual is None:
+        return None
+    key = step.reads[-1]
+    return key if last_read[key] == index and key not in step.reads[:-1] else None
 
 
 def _joined(steps: Plan) -> set[int]:
