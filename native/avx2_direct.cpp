@@ -3,10 +3,10 @@
 #include <immintrin.h>
 
 #include <cstddef>
-#include <cstdlib>
 
 #include "finish_loops.h"
 #include "kernels.h"
+#include "stream_loops.h"
 #include "window_loops.h"
 
 namespace bitstrata::avx2 {
@@ -119,37 +119,34 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
     const std::size_t count = pixels.end - pixels.begin;
     const Position from = position_of(call.height, call.width, pixels.begin);
     const Finish finish(call.epilogue);
+    const Stream stream(call.epilogue);
     Piece pieces[kStrip];
     const std::size_t piece_count = tiles_of(layer, call, from, count, kTile, pieces);
     static constexpr std::int32_t kNothing[kLanes] = {};
     std::int32_t window_sums[kStrip];
     std::size_t summed_group = static_cast<std::size_t>(-1);
-    const Ahead ahead(call.epilogue);
-    static const std::size_t kGroupTiles = getenv("GT") ? atoi(getenv("GT")) : 100;
-    static const std::size_t kBits = getenv("PF") ? atoi(getenv("PF")) : 1;
-    const std::size_t together = ahead.any() ? kGroupTiles : piece_count;
-    for (std::size_t begin = 0; begin < piece_count; begin += together) {
-        const std::size_t end = begin + together < piece_count ? begin + together : piece_count;
-        const std::size_t first = pieces[begin].first, some = pieces[end - 1].first + pieces[end - 1].pixels - first;
-        const Position at = position_of(call.height, call.width, pixels.begin + first);
-        for (std::size_t index = blocks.begin; index < blocks.end; ++index) {
-            const Block& block = layer.blocks[index];
-            const std::int32_t* offsets = layer.offsets + block.channel;
-            std::int32_t sums[kStrip][kLanes];
-            for (std::size_t tile = begin; tile < end; ++tile) {
-                const Piece& piece = pieces[tile];
-                if (kBits && ahead.any()) ahead.ask(pixels.begin + piece.first, piece.pixels, block.channel);
-                sum_tile(layer, block, call.row, piece.window, piece.spacing, piece.pixels,
-                         layer.shift == 0 ? offsets : kNothing, sums + piece.first - first);
+    for (std::size_t index = blocks.begin; index < blocks.end; ++index) {
+        const Block& block = layer.blocks[index];
+        const std::int32_t* offsets = layer.offsets + block.channel;
+        const bool streams = stream.usable() && block.channels == kLanes;
+        std::int32_t sums[kStrip][kLanes];
+        for (std::size_t tile = 0; tile < piece_count; ++tile) {
+            const Piece& piece = pieces[tile];
+            if (streams) stream.ask(pixels.begin + piece.first, piece.pixels, block.channel);
+            sum_tile(layer, block, call.row, piece.window, piece.spacing, piece.pixels,
+                     layer.shift == 0 ? offsets : kNothing, sums + piece.first);
+        }
+        if (layer.shift != 0) {
+            if (layer.compensation != 0 && block.group != summed_group) {
+                compensate(layer, call, pieces, piece_count, block.group, window_sums);
+                summed_group = block.group;
             }
-            if (layer.shift != 0) {
-                if (layer.compensation != 0 && block.group != summed_group) {
-                    compensate(layer, call, pieces, piece_count, block.group, window_sums);
-                    summed_group = block.group;
-                }
-                shift_and_add(layer, offsets, window_sums + first, some, sums);
-            }
-            finish(sums, at, pixels.begin + first, some, block.channel, block.channels);
+            shift_and_add(layer, offsets, window_sums, count, sums);
+        }
+        if (streams) {
+            stream(sums, pixels.begin, count, block.channel);
+        } else {
+            finish(sums, from, pixels.begin, count, block.channel, block.channels);
         }
     }
 }

@@ -4,6 +4,7 @@
 
 #include "finish_loops.h"
 #include "kernels.h"
+#include "stream_loops.h"
 #include "window_loops.h"
 
 namespace bitstrata::avx512 {
@@ -91,6 +92,7 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
     const std::size_t count = pixels.end - pixels.begin;
     const Position from = position_of(call.height, call.width, pixels.begin);
     const Finish finish(call.epilogue);
+    const Stream stream(call.epilogue);
     Piece pieces[kStrip];
     const std::size_t piece_count = tiles_of(layer, call, from, count, kTile, pieces);
     alignas(64) std::int32_t sums[2][kStrip][kLanes];
@@ -101,6 +103,9 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
         const bool two = index + 1 < blocks.end && block[1].group == block[0].group;
         for (std::size_t tile = 0; tile < piece_count; ++tile) {
             const Piece& piece = pieces[tile];
+            for (std::size_t which = 0; which < (two ? 2 : 1) && stream.usable(); ++which) {
+                stream.ask(pixels.begin + piece.first, piece.pixels, block[which].channel);
+            }
             std::int32_t* const to[2] = {sums[0][piece.first], sums[1][piece.first]};
             (two ? kSumTile<2> : kSumTile<1>)[piece.pixels - 1](layer, block, call.row, piece, to);
         }
@@ -113,7 +118,11 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
             if (layer.shift != 0) {
                 shift_and_add(layer, layer.offsets + one.channel, window_sums, count, sums[which]);
             }
-            finish(sums[which], from, pixels.begin, count, one.channel, one.channels);
+            if (stream.usable() && one.channels == kLanes) {
+                stream(sums[which], pixels.begin, count, one.channel);
+            } else {
+                finish(sums[which], from, pixels.begin, count, one.channel, one.channels);
+            }
         }
     }
 }

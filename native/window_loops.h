@@ -46,47 +46,6 @@ inline std::size_t tiles_of(const PackedView<T>& layer, const Call& call, Positi
     return made;
 }
 
-// Asks for the memory that an epilogue will read or write, while sums are still being made: the floats of a pixel lie
-// far from those of the next one, where the processor sees no pattern, and often in a far cache.
-class Ahead {
-public:
-    explicit Ahead(const Epilogue& epilogue) {
-        if (epilogue.accumulators) return;
-        const std::size_t channels = epilogue.channels;
-        if (epilogue.residual) places_[count_++] = {reinterpret_cast<const char*>(epilogue.residual), sizeof(float), channels};
-        for (std::size_t index = 0; index < epilogue.output_count && count_ < kMost; ++index) {
-            const Buffer& buffer = epilogue.outputs[index].buffer;
-            const std::size_t size = buffer.codes ? 1 : sizeof(float), row = buffer.shape.width * channels;
-            const char* at = reinterpret_cast<const char*>(epilogue.arena + buffer.offset) + buffer.origin * size;
-            if (buffer.row != row || buffer.image != buffer.shape.height * row) continue;
-            if (count_ > 0 && at == places_[0].at) continue;
-            places_[count_++] = {at, size, channels * size};
-        }
-        if (epilogue.residual) places_[0].step = channels * sizeof(float);
-        else if (epilogue.output_count == 1 && epilogue.outputs[0].buffer.codes) count_ = 0;
-    }
-
-    bool any() const { return count_ > 0; }
-
-    // kLanes channels from `channel` on of some pixels.
-    void ask(std::size_t first, std::size_t pixels, std::size_t channel) const {
-        for (std::size_t index = 0; index < count_; ++index) {
-            const Place& place = places_[index];
-            const char* at = place.at + first * place.step + channel * place.size;
-            for (std::size_t p = 0; p < pixels; ++p, at += place.step) asm volatile("prefetchw (%0)" ::"r"(at));
-        }
-    }
-
-private:
-    static constexpr std::size_t kMost = 4;
-    struct Place {
-        const char* at;
-        std::size_t size, step;  // bytes, of an element and from pixel to pixel
-    };
-    Place places_[kMost];
-    std::size_t count_ = 0;
-};
-
 // The sum of all codes of a window, in one group.
 inline std::int32_t window_sum(const PackedView<std::int8_t>& layer, const std::uint8_t* window, std::size_t row) {
     alignas(32) static constexpr std::uint8_t kMasks[64] = {
