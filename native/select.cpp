@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "kernels.h"
+#include "lookup.h"
 #include "packing.h"
 #include "winograd.h"
 
@@ -180,6 +181,7 @@ const std::vector<QuantisedKernel>& quantised_kernels() {
 #if defined(BITSTRATA_AVX2)
         if (has_avx2()) {
             for (const QuantisedKernel& kernel : avx2_winograd_kernels()) list.push_back(kernel);
+            for (const QuantisedKernel& kernel : avx2_lookup_kernels()) list.push_back(kernel);
             list.push_back({"avx2.narrow_depthwise", "avx2", narrow_depthwise, prepare_narrow_depthwise});
             list.push_back({"avx2.depthwise", "avx2", depthwise_only, prepare_depthwise<2, avx2::depthwise>});
             list.push_back({"avx2.direct", "avx2", pairs_fit, prepare_direct<avx2::direct, true>});

@@ -1,0 +1,205 @@
+// Sums of two-bit weights by table look-up with AVX2: one instruction looks up 32 sums of up to four codes.
+#include <immintrin.h>
+
+#include "finish_loops.h"
+#include "lookup.h"
+#include "stream_loops.h"
+#include "window_loops.h"
+
+namespace bitstrata::avx2 {
+namespace {
+
+constexpr std::size_t kTile = 6;  // pixels; the sums of both planes stay in registers
+constexpr std::size_t kTable = 16;
+
+// Planes as the upper bit's weight says: a code is its lower bit less twice its upper one.
+alignas(32) constexpr std::int8_t kPlanes[32] = {1, -2, 1, -2, 1, -2, 1, -2, 1, -2, 1, -2, 1, -2, 1, -2,
+                                                 1, -2, 1, -2, 1, -2, 1, -2, 1, -2, 1, -2, 1, -2, 1, -2};
+
+// Up to six pixels by 32 outputs, over one run: out[p] = start[p] + sums. In assembly for the reason that
+// avx2_direct.cpp gives. The tables of a tile's pixels lie together, step after step.
+#define BITSTRATA_LOOK_UP(AT, X, Y)                                                              \
+    "vbroadcasti128 " AT "(%[tables]),%%ymm14\n\tvpshufb %%ymm12,%%ymm14,%%ymm15\n\t"            \
+    "vpshufb %%ymm13,%%ymm14,%%ymm14\n\tvpaddb %%ymm15,%%ymm" X ",%%ymm" X "\n\t"                \
+    "vpaddb %%ymm14,%%ymm" Y ",%%ymm" Y "\n\t"
+#define BITSTRATA_CLEAR(X, Y) "vpxor %%xmm" X ",%%xmm" X ",%%xmm" X "\n\tvpxor %%xmm" Y ",%%xmm" Y ",%%xmm" Y "\n\t"
+#define BITSTRATA_WIDEN(X, Y)                                                                    \
+    "vpunpcklbw %%ymm" Y ",%%ymm" X ",%%ymm14\n\tvpunpckhbw %%ymm" Y ",%%ymm" X ",%%ymm15\n\t"   \
+    "vpmaddubsw %%ymm12,%%ymm14,%%ymm14\n\tvpmaddubsw %%ymm12,%%ymm15,%%ymm15\n\t"               \
+    "vpaddw (%[start]),%%ymm14,%%ymm14\n\tvpaddw 32(%[start]),%%ymm15,%%ymm15\n\t"               \
+    "vmovdqu %%ymm14,(%[out])\n\tvmovdqu %%ymm15,32(%[out])\n\t"                                 \
+    "add $64,%[out]\n\tadd %[start_step],%[start]\n\t"
+
+#define BITSTRATA_1(OF) OF##_1
+#define BITSTRATA_2(OF) BITSTRATA_1(OF) OF##_2
+#define BITSTRATA_3(OF) BITSTRATA_2(OF) OF##_3
+#define BITSTRATA_4(OF) BITSTRATA_3(OF) OF##_4
+#define BITSTRATA_5(OF) BITSTRATA_4(OF) OF##_5
+#define BITSTRATA_6(OF) BITSTRATA_5(OF) OF##_6
+#define LOOK_UP_1 BITSTRATA_LOOK_UP("", "0", "1")
+#define LOOK_UP_2 BITSTRATA_LOOK_UP("16", "2", "3")
+#define LOOK_UP_3 BITSTRATA_LOOK_UP("32", "4", "5")
+#define LOOK_UP_4 BITSTRATA_LOOK_UP("48", "6", "7")
+#define LOOK_UP_5 BITSTRATA_LOOK_UP("64", "8", "9")
+#define LOOK_UP_6 BITSTRATA_LOOK_UP("80", "10", "11")
+#define CLEAR_1 BITSTRATA_CLEAR("0", "1")
+#define CLEAR_2 BITSTRATA_CLEAR("2", "3")
+#define CLEAR_3 BITSTRATA_CLEAR("4", "5")
+#define CLEAR_4 BITSTRATA_CLEAR("6", "7")
+#define CLEAR_5 BITSTRATA_CLEAR("8", "9")
+#define CLEAR_6 BITSTRATA_CLEAR("10", "11")
+#define WIDEN_1 BITSTRATA_WIDEN("0", "1")
+#define WIDEN_2 BITSTRATA_WIDEN("2", "3")
+#define WIDEN_3 BITSTRATA_WIDEN("4", "5")
+#define WIDEN_4 BITSTRATA_WIDEN("6", "7")
+#define WIDEN_5 BITSTRATA_WIDEN("8", "9")
+#define WIDEN_6 BITSTRATA_WIDEN("10", "11")
+
+#define BITSTRATA_SUM_PIXELS(P)                                                                                       \
+    inline void sum_##P(const std::uint8_t*& tables, const std::uint8_t*& places, std::size_t steps,                  \
+                        const std::int16_t* start, std::ptrdiff_t start_step, std::int16_t* out) {                    \
+        asm volatile(BITSTRATA_##P(CLEAR)                                                                             \
+                     ".p2align 5\n1:\n\t"                                                                             \
+                     "vmovdqu (%[places]),%%ymm12\n\tvmovdqu 32(%[places]),%%ymm13\n\t" BITSTRATA_##P(LOOK_UP)        \
+                     "add $" #P "*16,%[tables]\n\tadd $64,%[places]\n\tdec %[steps]\n\tjnz 1b\n\t"                    \
+                     "vmovdqu (%[planes]),%%ymm12\n\t" BITSTRATA_##P(WIDEN)                                           \
+                     : [tables] "+&r"(tables), [places] "+&r"(places), [steps] "+&r"(steps), [out] "+&r"(out),        \
+                       [start] "+&r"(start)                                                                           \
+                     : [planes] "r"(kPlanes), [start_step] "r"(start_step)                                            \
+                     : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",        \
+                       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");                                 \
+    }
+BITSTRATA_SUM_PIXELS(1)
+BITSTRATA_SUM_PIXELS(2)
+BITSTRATA_SUM_PIXELS(3)
+BITSTRATA_SUM_PIXELS(4)
+BITSTRATA_SUM_PIXELS(5)
+BITSTRATA_SUM_PIXELS(6)
+
+// All of a block's sums for the pixels of a tile.
+inline void sum_tile(const LookupView& layer, std::size_t block, const std::uint8_t* tables, std::size_t pixels,
+                     std::int16_t (*sums)[kLookups]) {
+    alignas(32) static constexpr std::int16_t kNothing[kLookups] = {};
+    const std::uint8_t* places = layer.places + block * layer.steps * 2 * kLookups;
+    const std::int16_t* start = kNothing;
+    std::ptrdiff_t start_step = 0;
+    for (std::size_t run = layer.cuts[block]; run != layer.cuts[block + 1]; ++run) {
+        const std::size_t steps = layer.runs[run];
+        switch (pixels) {
+            case 1:
+                sum_1(tables, places, steps, start, start_step, sums[0]);
+                break;
+            case 2:
+                sum_2(tables, places, steps, start, start_step, sums[0]);
+                break;
+            case 3:
+                sum_3(tables, places, steps, start, start_step, sums[0]);
+                break;
+            case 4:
+                sum_4(tables, places, steps, start, start_step, sums[0]);
+                break;
+            case 5:
+                sum_5(tables, places, steps, start, start_step, sums[0]);
+                break;
+            default:
+                sum_6(tables, places, steps, start, start_step, sums[0]);
+        }
+        start = sums[0];
+        start_step = sizeof sums[0];
+    }
+}
+
+// The tables of one pixel's window, `spacing` bytes apart.
+inline void make_tables(const LookupView& layer, const std::uint8_t* window, std::size_t row, std::uint8_t* to,
+                        std::size_t spacing) {
+    // Half a vector holds eight codes, then the sums of every two of them with zeros in between: of which an entry takes
+    // one of the first two codes or their sum, and likewise of the other two.
+    const __m256i first = _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 0, 1, 8, 9, 0, 1, 8, 9, 0, 1, 8, 9, 0, 1, 8));
+    const __m256i second =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 9, 9, 9, 2, 2, 2, 2, 3, 3, 3, 3, 10, 10, 10, 10));
+    const __m256i third =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 4, 5, 12, 9, 4, 5, 12, 9, 4, 5, 12, 9, 4, 5, 12));
+    const __m256i fourth =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 9, 9, 9, 6, 6, 6, 6, 7, 7, 7, 7, 14, 14, 14, 14));
+    const __m256i ones = _mm256_set1_epi8(1);
+    // Codes beyond a segment's end are never part of a sum that is looked up; bounded, so that zeros stay zeros.
+    const __m256i bounds = _mm256_set1_epi8(3);
+    for (std::size_t index = 0; index < layer.window.segment_count; ++index) {
+        const Segment& segment = layer.window.segments[index];
+        const std::uint8_t* from = window + segment.row * row + segment.column;
+        for (std::size_t left = (segment.length + 3) / 4; left > 0; from += 16) {
+            const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+            __m256i halves = _mm256_permute4x64_epi64(_mm256_castsi128_si256(codes), 0x10);
+            halves = _mm256_and_si256(halves, bounds);
+            const __m256i pairs = _mm256_unpacklo_epi64(halves, _mm256_maddubs_epi16(halves, ones));
+            const __m256i even = _mm256_add_epi8(_mm256_shuffle_epi8(pairs, first), _mm256_shuffle_epi8(pairs, second));
+            const __m256i odd = _mm256_add_epi8(_mm256_shuffle_epi8(pairs, third), _mm256_shuffle_epi8(pairs, fourth));
+            const auto at = [&](std::size_t table) { return reinterpret_cast<__m128i*>(to + table * spacing); };
+            _mm_storeu_si128(at(0), _mm256_castsi256_si128(even));
+            if (left > 1) _mm_storeu_si128(at(1), _mm256_castsi256_si128(odd));
+            if (left > 2) _mm_storeu_si128(at(2), _mm256_extracti128_si256(even, 1));
+            if (left > 3) _mm_storeu_si128(at(3), _mm256_extracti128_si256(odd, 1));
+            const std::size_t made = left < 4 ? left : 4;
+            left -= made;
+            to += made * spacing;
+        }
+    }
+}
+
+// From sums of codes to accumulators, kLanes of them.
+inline void widen(const LookupView& layer, const std::int16_t* sums, const __m256i (&offsets)[2], std::int32_t added,
+                  std::int32_t* to) {
+    const __m128i shift = _mm_cvtsi32_si128(layer.window.shift);
+    const __m256i more = _mm256_set1_epi32(added);
+    for (int half = 0; half < 2; ++half) {
+        const __m128i shorts = _mm_loadu_si128(reinterpret_cast<const __m128i*>(sums + half * 8));
+        const __m256i shifted = _mm256_sll_epi32(_mm256_cvtepi16_epi32(shorts), shift);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + half * 8),
+                            _mm256_add_epi32(_mm256_add_epi32(shifted, more), offsets[half]));
+    }
+}
+
+}  // namespace
+
+void lookup(const LookupView& layer, const Call& call, Range pixels, Range blocks) noexcept {
+    const std::size_t count = pixels.end - pixels.begin;
+    const Position from = position_of(call.height, call.width, pixels.begin);
+    const Finish finish(call.epilogue);
+    const Stream stream(call.epilogue);
+    Piece pieces[kStrip];
+    const std::size_t piece_count = tiles_of(layer.window, call, from, count, kTile, pieces);
+    std::int32_t window_sums[kStrip] = {};
+    if (layer.window.compensation != 0) compensate(layer.window, call, pieces, piece_count, 0, window_sums);
+    for (std::size_t tile = 0; tile < piece_count; ++tile) {
+        const Piece& piece = pieces[tile];
+        for (std::size_t p = 0; p < piece.pixels; ++p) {
+            make_tables(layer, piece.window + p * piece.spacing, call.row,
+                        call.scratch + (piece.first * layer.steps + p) * kTable, piece.pixels * kTable);
+        }
+    }
+    for (std::size_t block = blocks.begin; block < blocks.end; ++block) {
+        const std::size_t channel = block * kLookups;
+        std::int16_t shorts[kStrip][kLookups];
+        for (std::size_t tile = 0; tile < piece_count; ++tile) {
+            const Piece& piece = pieces[tile];
+            sum_tile(layer, block, call.scratch + piece.first * layer.steps * kTable, piece.pixels,
+                     shorts + piece.first);
+        }
+        for (std::size_t part = 0; part < kLookups && channel + part < layer.outputs; part += kLanes) {
+            const std::size_t left = layer.outputs - channel - part, channels = left < kLanes ? left : kLanes;
+            const bool streams = stream.usable() && channels == kLanes;
+            if (streams) stream.ask(pixels.begin, count, channel + part);
+            const std::int32_t* offsets = layer.window.offsets + channel + part;
+            const __m256i added[2] = {load_bytes(offsets), load_bytes(offsets + 8)};
+            std::int32_t sums[kStrip][kLanes];
+            for (std::size_t p = 0; p < count; ++p) widen(layer, shorts[p] + part, added, window_sums[p], sums[p]);
+            if (streams) {
+                stream(sums, pixels.begin, count, channel + part);
+            } else {
+                finish(sums, from, pixels.begin, count, channel + part, channels);
+            }
+        }
+    }
+}
+
+}  // namespace bitstrata::avx2

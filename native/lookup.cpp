@@ -1,0 +1,134 @@
+#include "lookup.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace bitstrata {
+namespace {
+
+constexpr int kTop = 3, kMostByte = 255;  // the highest code; the highest 8-bit sum
+constexpr std::size_t kTable = 16;
+
+// Which output a byte of a block belongs to: widening interleaves the eight bytes of either half of both planes, and
+// outputs are to come out in their order.
+constexpr std::size_t output_of(std::size_t byte) { return byte / 16 * 8 + byte % 16 / 8 * 16 + byte % 8; }
+
+std::size_t steps_of(const Geometry& g) {
+    std::size_t steps = 0;
+    for (const Segment& segment : segments_of(g)) steps += (segment.length + 3) / 4;
+    return steps;
+}
+
+// Two bits, and sums that fit 16 bits at their end, whatever the input; on the way there they may wrap.
+bool supported(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
+    if (coding.bits != 2 || g.groups != 1) return false;
+    const std::size_t count = g.inputs * g.taps();
+    for (std::size_t output = 0; output < g.outputs; ++output) {
+        std::int64_t most = 0, least = 0;
+        for (std::size_t index = 0; index < count; ++index) {
+            const int code = codes[output * count + index];
+            (code > 0 ? most : least) += kTop * code;
+        }
+        if (most > std::numeric_limits<std::int16_t>::max() || least < std::numeric_limits<std::int16_t>::min()) {
+            return false;
+        }
+    }
+    return true;
+}
+
+class LookupLayer final : public Layer {
+public:
+    LookupLayer(const Geometry& g, const Coding& coding, const std::int8_t* values)
+        : Layer(g), segments_(segments_of(g)), offsets_(g.outputs + kLookups) {
+        const Codes codes{g, coding, values};
+        view_.steps = steps_of(g);
+        view_.outputs = g.outputs;
+        places_ = Aligned<std::uint8_t>(blocks() * view_.steps * 2 * kLookups);
+        for (std::size_t block = 0; block < blocks(); ++block) pack(codes, block);
+        cuts_.push_back(static_cast<std::uint32_t>(runs_.size()));
+        for (std::size_t output = 0; output < g.outputs; ++output) offsets_[output] = codes.offset(output);
+        view_.window = {nullptr, nullptr, nullptr, offsets_.data(), g.inputs, g.inputs, g.stride_height, g.stride_width,
+                        coding.dropped() + 1, (1 << coding.dropped()) - 1, segments_.data(), segments_.size()};
+        view_.places = places_.data();
+        view_.cuts = cuts_.data();
+        view_.runs = runs_.data();
+    }
+
+    std::size_t blocks() const override { return (geometry.outputs + kLookups - 1) / kLookups; }
+
+    // As many pixels as have their tables in a near cache.
+    Cut cut(const Image& result) const override {
+        return {result.batch * result.height * result.width, strip()};
+    }
+
+    std::size_t scratch() const override { return strip() * view_.steps * kTable; }
+
+    void run(const Call& call, Range pixels, Range blocks) const noexcept override {
+        avx2::lookup(view_, call, pixels, blocks);
+    }
+
+private:
+    std::size_t strip() const { return view_.steps <= 128 ? kStrip : kStrip / 2; }
+
+    // The places of a block's outputs, and how long their sums fit 8 bits: a bound from the actual weights.
+    void pack(const Codes& codes, std::size_t block) {
+        const Geometry& g = geometry;
+        cuts_.push_back(static_cast<std::uint32_t>(runs_.size()));
+        std::uint8_t* step = places_.data() + block * view_.steps * 2 * kLookups;
+        int most[2 * kLookups] = {};
+        std::uint32_t length = 0;
+        for (const Segment& segment : segments_) {
+            const std::size_t y = segment.row / g.dilation_height;
+            const std::size_t first_x = segment.column / (g.dilation_width * g.inputs);
+            for (std::size_t element = 0; element < segment.length; element += 4, step += 2 * kLookups) {
+                bool fits = true;
+                for (std::size_t place = 0; place < 2 * kLookups; ++place) {
+                    const std::size_t output = block * kLookups + output_of(place % kLookups);
+                    int bits = 0;
+                    for (std::size_t next = element; next < std::min(element + 4, segment.length); ++next) {
+                        if (output >= g.outputs) continue;
+                        const int code = codes.code(output, next % g.inputs, y, first_x + next / g.inputs);
+                        const int bit = code >> (place / kLookups) & 1;
+                        bits |= bit << (next - element);
+                        most[place] += kTop * bit;
+                    }
+                    step[place] = static_cast<std::uint8_t>(bits);
+                    fits = fits && most[place] <= kMostByte;
+                }
+                if (!fits) {
+                    runs_.push_back(length);
+                    length = 0;
+                    for (std::size_t place = 0; place < 2 * kLookups; ++place) {
+                        most[place] = 0;
+                        for (int bit = 0; bit < 4; ++bit) most[place] += kTop * (step[place] >> bit & 1);
+                    }
+                }
+                ++length;
+            }
+        }
+        runs_.push_back(length);
+    }
+
+    std::vector<Segment> segments_;
+    Aligned<std::int32_t> offsets_;
+    Aligned<std::uint8_t> places_;
+    std::vector<std::uint32_t> cuts_, runs_;
+    LookupView view_{};
+};
+
+std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
+    return std::make_unique<LookupLayer>(g, coding, codes);
+}
+
+// Making tables must be little beside looking up in them.
+bool worthwhile(const Geometry& g, const Coding&) { return g.outputs >= 4 * kLanes && g.inputs * g.taps() >= 64; }
+
+}  // namespace
+
+#if defined(BITSTRATA_AVX2)
+std::vector<QuantisedKernel> avx2_lookup_kernels() {
+    return {{"avx2.lookup", "avx2", supported, prepare, worthwhile}};
+}
+#endif
+
+}  // namespace bitstrata
