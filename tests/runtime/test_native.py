@@ -26,6 +26,8 @@ SOURCE_BITS = 4
 INTEGER_KERNELS = [name for name in _native.kernel_names() if not name.endswith("float") and "winograd" not in name]
 #: Those that take some windows and widths only.
 SPECIAL_KERNELS = {"avx512.depthwise", "avx2.narrow_depthwise"}
+#: Those of one width.
+TWO_BITS_ONLY = {"avx2.lookup"}
 
 
 # Kernels, one layer at a time
@@ -85,12 +87,13 @@ def conv(**options: object) -> ops.Conv:
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 1)])
 def test_windows(kernel: str, window: tuple[int, int], stride: tuple[int, int]) -> None:
     taken = False
+    bits = 2 if kernel in TWO_BITS_ONLY else 3
     for padding in [(0, 0, 0, 0), (1, 1, 1, 1), (2, 0, 1, 3)]:
         for dilation in [(1, 1), (2, 1), (1, 3)]:
             for inputs, outputs, groups in [(5, 17, 1), (12, 6, 3), (19, 19, 19)]:
                 node = conv(stride=stride, padding=padding, dilation=dilation, groups=groups)
                 shape = (outputs, inputs // groups, *window)
-                taken |= check_layer(kernel, node, shape, (14, 21), bits=3, zero_point=3)
+                taken |= check_layer(kernel, node, shape, (14, 21), bits=bits, zero_point=3)
     square = window in [(3, 3), (5, 5)] and stride in [(1, 1), (2, 2)]
     assert taken or (kernel in SPECIAL_KERNELS and not square)
 
@@ -137,7 +140,7 @@ def test_widths_and_extremes(kernel: str, bits: int, source_bits: int) -> None:
                 weights=weights,
                 inputs=inputs,
             )
-    assert taken or (kernel in SPECIAL_KERNELS and source_bits > 6)
+    assert taken or (kernel in SPECIAL_KERNELS and source_bits > 6) or (kernel in TWO_BITS_ONLY and bits > 2)
 
 
 @pytest.mark.parametrize("kernel", INTEGER_KERNELS)
@@ -192,6 +195,14 @@ def test_any_layer(data: st.DataObject) -> None:
             inputs=draw(st.sampled_from(["any", "extremes"])),
             batch=draw(st.integers(1, 3)),
         )
+
+
+@pytest.mark.skipif("avx2.lookup" not in INTEGER_KERNELS, reason="the processor has no AVX2")
+@pytest.mark.parametrize(("weights", "taken"), [("lowest", False), ("highest", True)])
+def test_sums_that_could_leave_16_bits_are_not_looked_up(weights: str, taken: bool) -> None:
+    for inputs, fits in [(5461, True), (5464, taken), (10922, taken), (10924, False)]:
+        got = check_layer("avx2.lookup", conv(), (33, inputs, 1, 1), (1, 2), weights=weights, inputs="highest")
+        assert got == fits, inputs
 
 
 def test_a_float_kernel_takes_no_codes() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bitstrata.graph import Graph, Table, View, Weight, check_graph, ops
-from bitstrata.runtime.plan import ALIGNMENT, SLACK, Arena, Layout, Plan, Step, Stored, lay_out, plan
+from bitstrata.runtime.plan import ALIGNMENT, SLACK, Arena, Key, Layout, Plan, Step, Stored, lay_out, plan
 
 FLOATS = Stored()
 
@@ -161,8 +161,19 @@ def live_spans(steps: Plan, layout: Layout) -> list[tuple[int, int, int, int]]:
         readers = [index for index, step in enumerate(steps.steps) if (value, reader) in step.reads]
         if reader is None and value in steps.outputs:
             readers.append(len(steps.steps))
-        spans.append((born, max(readers), place.offset, place.offset + place.bytes))
+        died = max(readers)
+        if died < len(steps.steps) and is_overwritten(steps.steps[died], (value, reader), layout):
+            died -= 1  # element by element, while it is read for the last time
+        spans.append((born, died, place.offset, place.offset + place.bytes))
     return spans
+
+
+def is_overwritten(step: Step, key: Key, layout: Layout) -> bool:
+    """Whether a step's floats take the place of its residual, and it reads that as nothing else."""
+    if step.residual is None or step.reads[-1] != key or key in step.reads[:-1]:
+        return False
+    place = layout.places[key]
+    return any(layout.places[step.value, form.reader] == place for form in step.stored if form.step is None)
 
 
 def assert_apart(spans: list[tuple[int, int, int, int]]) -> None:
@@ -208,6 +219,26 @@ def test_no_two_live_buffers_overlap() -> None:
         assert all(begin % ALIGNMENT == 0 and end <= layout.arena_bytes for _, _, begin, end in spans + workspaces)
         # And memory is used again: all buffers side by side would need far more.
         assert layout.arena_bytes < sum(end - begin for _, _, begin, end in spans) / 2
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_sum_takes_the_place_of_a_residual_that_is_not_read_again(again: bool) -> None:
+    weights, nodes = residual_block()
+    if again:
+        nodes.append(ops.Add(name="more", inputs=("end", "start")))
+    graph, steps = planned(weights, nodes, nodes[-1].name)
+    layout = lay_out(steps, check_graph(graph, 4, (1, 4, 9, 7)))
+    assert (layout.places["end", None] == layout.places["start", None]) is not again
+    assert_apart(live_spans(steps, layout))
+
+
+def test_what_is_input_and_residual_at_once_stays() -> None:
+    weight, node = quantised("a", "start")
+    weight = Weight(name="a", shape=weight.shape, quantised=False)
+    nodes = [ops.Relu(name="start", inputs=("input",)), node, ops.Add(name="sum", inputs=("a", "start"))]
+    graph, steps = planned([weight], nodes, "sum")
+    layout = lay_out(steps, check_graph(graph, 4, (1, 4, 9, 7)))
+    assert layout.places["sum", None].offset not in {layout.places[key].offset for key in steps.steps[-1].reads}
 
 
 def test_sizes_of_buffers() -> None:
