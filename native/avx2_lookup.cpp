@@ -109,37 +109,54 @@ inline void sum_tile(const LookupView& layer, std::size_t block, const std::uint
     }
 }
 
-// The tables of one pixel's window, `spacing` bytes apart.
-inline void make_tables(const LookupView& layer, const std::uint8_t* window, std::size_t row, std::uint8_t* to,
-                        std::size_t spacing) {
-    // Half a vector holds eight codes, then the sums of every two of them with zeros in between: of which an entry takes
-    // one of the first two codes or their sum, and likewise of the other two.
-    const __m256i first = _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 0, 1, 8, 9, 0, 1, 8, 9, 0, 1, 8, 9, 0, 1, 8));
-    const __m256i second =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 9, 9, 9, 2, 2, 2, 2, 3, 3, 3, 3, 10, 10, 10, 10));
-    const __m256i third =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 4, 5, 12, 9, 4, 5, 12, 9, 4, 5, 12, 9, 4, 5, 12));
-    const __m256i fourth =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 9, 9, 9, 6, 6, 6, 6, 7, 7, 7, 7, 14, 14, 14, 14));
-    const __m256i ones = _mm256_set1_epi8(1);
-    // Codes beyond a segment's end are never part of a sum that is looked up; bounded, so that zeros stay zeros.
-    const __m256i bounds = _mm256_set1_epi8(3);
+constexpr std::int8_t kZero = 9;  // where half a vector of codes and pair sums is zero
+
+// The tables of eight codes of two pixels, one in either half: two tables for each pixel. A half holds the codes, then the
+// sums of every two of them with zeros in between; an entry is one of the first two codes or their sum or zero, and
+// likewise of the other two.
+inline void make_two(__m256i codes, __m256i* tables) {
+    const auto spread = [](__m128i half) { return _mm256_broadcastsi128_si256(half); };
+    const __m256i places[2][2] = {
+        {spread(_mm_setr_epi8(kZero, 0, 1, 8, kZero, 0, 1, 8, kZero, 0, 1, 8, kZero, 0, 1, 8)),
+         spread(_mm_setr_epi8(kZero, kZero, kZero, kZero, 2, 2, 2, 2, 3, 3, 3, 3, 10, 10, 10, 10))},
+        {spread(_mm_setr_epi8(kZero, 4, 5, 12, kZero, 4, 5, 12, kZero, 4, 5, 12, kZero, 4, 5, 12)),
+         spread(_mm_setr_epi8(kZero, kZero, kZero, kZero, 6, 6, 6, 6, 7, 7, 7, 7, 14, 14, 14, 14))}};
+    for (int table = 0; table < 2; ++table) {
+        tables[table] = _mm256_add_epi8(_mm256_shuffle_epi8(codes, places[table][0]),
+                                        _mm256_shuffle_epi8(codes, places[table][1]));
+    }
+}
+
+// The tables of two pixels' windows side by side, or of one pixel's; `spacing` bytes from step to step.
+template <bool Two>
+inline void make_tables(const LookupView& layer, const std::uint8_t* window, std::size_t pixel, std::size_t row,
+                        std::uint8_t* to, std::size_t spacing) {
+    const auto store = [](std::uint8_t* at, __m256i table) {
+        if (Two) {
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), table);
+        } else {
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(table));
+        }
+    };
+    const auto load = [](const std::uint8_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); };
     for (std::size_t index = 0; index < layer.window.segment_count; ++index) {
         const Segment& segment = layer.window.segments[index];
         const std::uint8_t* from = window + segment.row * row + segment.column;
         for (std::size_t left = (segment.length + 3) / 4; left > 0; from += 16) {
-            const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-            __m256i halves = _mm256_permute4x64_epi64(_mm256_castsi128_si256(codes), 0x10);
-            halves = _mm256_and_si256(halves, bounds);
-            const __m256i pairs = _mm256_unpacklo_epi64(halves, _mm256_maddubs_epi16(halves, ones));
-            const __m256i even = _mm256_add_epi8(_mm256_shuffle_epi8(pairs, first), _mm256_shuffle_epi8(pairs, second));
-            const __m256i odd = _mm256_add_epi8(_mm256_shuffle_epi8(pairs, third), _mm256_shuffle_epi8(pairs, fourth));
-            const auto at = [&](std::size_t table) { return reinterpret_cast<__m128i*>(to + table * spacing); };
-            _mm_storeu_si128(at(0), _mm256_castsi256_si128(even));
-            if (left > 1) _mm_storeu_si128(at(1), _mm256_castsi256_si128(odd));
-            if (left > 2) _mm_storeu_si128(at(2), _mm256_extracti128_si256(even, 1));
-            if (left > 3) _mm_storeu_si128(at(3), _mm256_extracti128_si256(odd, 1));
+            __m256i codes = _mm256_castsi128_si256(load(from));
+            if (Two) codes = _mm256_inserti128_si256(codes, load(from + pixel), 1);
+            // What lies beyond a segment's end is never looked up; bounded, so that zeros stay zeros.
+            codes = _mm256_and_si256(codes, _mm256_set1_epi8(3));
+            const __m256i pairs = _mm256_maddubs_epi16(codes, _mm256_set1_epi8(1));
+            __m256i tables[4];
+            make_two(_mm256_unpacklo_epi64(codes, pairs), tables);
+            make_two(_mm256_unpackhi_epi64(codes, pairs), tables + 2);
             const std::size_t made = left < 4 ? left : 4;
+            if (made == 4) {
+                for (std::size_t table = 0; table < 4; ++table) store(to + table * spacing, tables[table]);
+            } else {
+                for (std::size_t table = 0; table < made; ++table) store(to + table * spacing, tables[table]);
+            }
             left -= made;
             to += made * spacing;
         }
@@ -172,9 +189,10 @@ void lookup(const LookupView& layer, const Call& call, Range pixels, Range block
     if (layer.window.compensation != 0) compensate(layer.window, call, pieces, piece_count, 0, window_sums);
     for (std::size_t tile = 0; tile < piece_count; ++tile) {
         const Piece& piece = pieces[tile];
-        for (std::size_t p = 0; p < piece.pixels; ++p) {
-            make_tables(layer, piece.window + p * piece.spacing, call.row,
-                        call.scratch + (piece.first * layer.steps + p) * kTable, piece.pixels * kTable);
+        for (std::size_t p = 0; p < piece.pixels; p += 2) {
+            std::uint8_t* to = call.scratch + (piece.first * layer.steps + p) * kTable;
+            (p + 1 < piece.pixels ? make_tables<true> : make_tables<false>)(
+                layer, piece.window + p * piece.spacing, piece.spacing, call.row, to, piece.pixels * kTable);
         }
     }
     for (std::size_t block = blocks.begin; block < blocks.end; ++block) {
@@ -182,13 +200,16 @@ void lookup(const LookupView& layer, const Call& call, Range pixels, Range block
         std::int16_t shorts[kStrip][kLookups];
         for (std::size_t tile = 0; tile < piece_count; ++tile) {
             const Piece& piece = pieces[tile];
+            if (stream.usable()) {
+                stream.ask(pixels.begin + piece.first, piece.pixels, channel);
+                stream.ask(pixels.begin + piece.first, piece.pixels, channel + kLanes);
+            }
             sum_tile(layer, block, call.scratch + piece.first * layer.steps * kTable, piece.pixels,
                      shorts + piece.first);
         }
         for (std::size_t part = 0; part < kLookups && channel + part < layer.outputs; part += kLanes) {
             const std::size_t left = layer.outputs - channel - part, channels = left < kLanes ? left : kLanes;
             const bool streams = stream.usable() && channels == kLanes;
-            if (streams) stream.ask(pixels.begin, count, channel + part);
             const std::int32_t* offsets = layer.window.offsets + channel + part;
             const __m256i added[2] = {load_bytes(offsets), load_bytes(offsets + 8)};
             std::int32_t sums[kStrip][kLanes];
