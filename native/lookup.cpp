@@ -1,6 +1,7 @@
 #include "lookup.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 namespace bitstrata {
@@ -72,41 +73,58 @@ private:
 
     // The places of a block's outputs, and how long their sums fit 8 bits: a bound from the actual weights.
     void pack(const Codes& codes, std::size_t block) {
-        const Geometry& g = geometry;
         cuts_.push_back(static_cast<std::uint32_t>(runs_.size()));
         std::uint8_t* step = places_.data() + block * view_.steps * 2 * kLookups;
         int most[2 * kLookups] = {};
         std::uint32_t length = 0;
         for (const Segment& segment : segments_) {
-            const std::size_t y = segment.row / g.dilation_height;
-            const std::size_t first_x = segment.column / (g.dilation_width * g.inputs);
             for (std::size_t element = 0; element < segment.length; element += 4, step += 2 * kLookups) {
-                bool fits = true;
-                for (std::size_t place = 0; place < 2 * kLookups; ++place) {
-                    const std::size_t output = block * kLookups + output_of(place % kLookups);
-                    int bits = 0;
-                    for (std::size_t next = element; next < std::min(element + 4, segment.length); ++next) {
-                        if (output >= g.outputs) continue;
-                        const int code = codes.code(output, next % g.inputs, y, first_x + next / g.inputs);
-                        const int bit = code >> (place / kLookups) & 1;
-                        bits |= bit << (next - element);
-                        most[place] += kTop * bit;
-                    }
-                    step[place] = static_cast<std::uint8_t>(bits);
-                    fits = fits && most[place] <= kMostByte;
-                }
-                if (!fits) {
+                pack_step(codes, block, segment, element, step);
+                if (!add(step, most)) {
                     runs_.push_back(length);
                     length = 0;
-                    for (std::size_t place = 0; place < 2 * kLookups; ++place) {
-                        most[place] = 0;
-                        for (int bit = 0; bit < 4; ++bit) most[place] += kTop * (step[place] >> bit & 1);
-                    }
+                    std::fill(std::begin(most), std::end(most), 0);
+                    add(step, most);
                 }
                 ++length;
             }
         }
         runs_.push_back(length);
+    }
+
+    // Four elements of a segment, or fewer at its end.
+    void pack_step(const Codes& codes, std::size_t block, const Segment& segment, std::size_t element,
+                   std::uint8_t* step) const {
+        const Geometry& g = geometry;
+        const std::size_t y = segment.row / g.dilation_height;
+        const std::size_t first_x = segment.column / (g.dilation_width * g.inputs);
+        const std::size_t count = std::min<std::size_t>(segment.length - element, 4), all = g.inputs * g.taps();
+        std::size_t offsets[4];
+        for (std::size_t next = 0; next < count; ++next) {
+            const std::size_t x = first_x + (element + next) / g.inputs, input = (element + next) % g.inputs;
+            offsets[next] = (input * g.kernel_height + y) * g.kernel_width + x;
+        }
+        for (std::size_t place = 0; place < kLookups; ++place) {
+            const std::size_t output = block * kLookups + output_of(place);
+            if (output >= g.outputs) continue;
+            const std::int8_t* of_output = codes.codes + output * all;
+            for (std::size_t next = 0; next < count; ++next) {
+                const int code = of_output[offsets[next]];
+                step[place] = static_cast<std::uint8_t>(step[place] | (code & 1) << next);
+                step[place + kLookups] = static_cast<std::uint8_t>(step[place + kLookups] | (code >> 1 & 1) << next);
+            }
+        }
+    }
+
+    // Adds what a step can add at most to each sum; false where that could leave 8 bits.
+    static bool add(const std::uint8_t* step, int (&most)[2 * kLookups]) {
+        int highest = 0;
+        for (std::size_t place = 0; place < 2 * kLookups; ++place) {
+            const int bits = step[place];
+            most[place] += kTop * ((bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3));
+            highest = std::max(highest, most[place]);
+        }
+        return highest <= kMostByte;
     }
 
     std::vector<Segment> segments_;
@@ -120,8 +138,11 @@ std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const st
     return std::make_unique<LookupLayer>(g, coding, codes);
 }
 
-// Making tables must be little beside looking up in them.
-bool worthwhile(const Geometry& g, const Coding&) { return g.outputs >= 4 * kLanes && g.inputs * g.taps() >= 64; }
+// Making tables must be little beside looking up in them: measured on the layers of ResNet-18, ResNet-50 and MobileNetV2.
+bool worthwhile(const Geometry& g, const Coding&) {
+    const std::size_t count = g.inputs * g.taps();
+    return (g.outputs >= 96 && count >= 64) || (g.outputs >= 64 && count >= 256);
+}
 
 }  // namespace
 

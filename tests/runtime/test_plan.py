@@ -233,8 +233,8 @@ def test_the_sum_takes_the_place_of_a_residual_that_is_not_read_again(again: boo
 
 
 def test_what_is_input_and_residual_at_once_stays() -> None:
-    weight, node = quantised("a", "start")
-    weight = Weight(name="a", shape=weight.shape, quantised=False)
+    weight = Weight(name="a", shape=(4, 4, 1, 1), store="float32")
+    node = ops.Conv(name="a", inputs=("start",))
     nodes = [ops.Relu(name="start", inputs=("input",)), node, ops.Add(name="sum", inputs=("a", "start"))]
     graph, steps = planned([weight], nodes, "sum")
     layout = lay_out(steps, check_graph(graph, 4, (1, 4, 9, 7)))
