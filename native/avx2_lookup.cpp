@@ -111,8 +111,8 @@ inline void sum_tile(const LookupView& layer, std::size_t block, const std::uint
 
 constexpr std::int8_t kZero = 9;  // where half a vector of codes and pair sums is zero
 
-// The tables of eight codes of two pixels, one in either half: two tables for each pixel. A half holds the codes, then the
-// sums of every two of them with zeros in between; an entry is one of the first two codes or their sum or zero, and
+// The tables of eight codes of two pixels, one in either half: two tables for each pixel. A half holds the codes, then
+// the sums of every two of them with zeros in between; an entry is one of the first two codes, their sum or zero, and
 // likewise of the other two.
 inline void make_two(__m256i codes, __m256i* tables) {
     const auto spread = [](__m128i half) { return _mm256_broadcastsi128_si256(half); };

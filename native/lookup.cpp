@@ -138,7 +138,8 @@ std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const st
     return std::make_unique<LookupLayer>(g, coding, codes);
 }
 
-// Making tables must be little beside looking up in them: measured on the layers of ResNet-18, ResNet-50 and MobileNetV2.
+// Making tables must be little beside looking up in them: measured on the layers of ResNet-18, ResNet-50 and
+// MobileNetV2.
 bool worthwhile(const Geometry& g, const Coding&) {
     const std::size_t count = g.inputs * g.taps();
     return (g.outputs >= 96 && count >= 64) || (g.outputs >= 64 && count >= 256);

@@ -1,5 +1,6 @@
-// Convolution of two-bit weights by looking sums up. For every four codes of a window there is a table of the 16 sums of
-// some of them; a plane's bits of four weights are the place in it. Tables are made once per pixel and serve all outputs.
+// Convolution of two-bit weights by looking sums up. For every four codes of a window there is a table of the 16 sums
+// of some of them; a plane's bits of four weights are the place in it. Tables are made once per pixel and serve all
+// outputs.
 #pragma once
 
 #include <cstddef>

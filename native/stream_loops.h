@@ -1,5 +1,5 @@
-// The epilogue of layers that add a residual or have several consumers, in one pass: a few pixels stay in registers from
-// their sums to the floats and codes that are stored. Also asks for the memory of all that while sums are being made.
+// The epilogue of layers that add a residual or have several consumers, in one pass: a few pixels stay in registers
+// from their sums to the floats and codes that are stored. It also asks for the memory of all that ahead.
 #pragma once
 
 #include <cstdint>
@@ -64,6 +64,7 @@ private:
 
     template <typename T>
     static void ask_for(const T* at, std::size_t step, std::size_t pixels) {
+        // Also what is only read: it mostly is overwritten. Processors without the instruction skip it.
         for (std::size_t p = 0; p < pixels; ++p) asm volatile("prefetchw (%0)" ::"r"(at + p * step));
     }
 
