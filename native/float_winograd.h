@@ -4,7 +4,8 @@
 // stride 1, with four taps along an even axis and three along an odd one, and the parts are summed up like channels. A
 // tile of 3 x 3 results needs 6 x 6 products for each of them, at the points 0, 1, -1, 2, -1/2 and infinity, instead of
 // 9 x 16; at infinity an odd part has no weight, and its products are left out. In all 121 products for each channel
-// instead of 441. These points keep the error of the sums near that of sums that are made one product after another.
+// instead of 441. These points keep the error of the sums near that of sums that are made one product after another. An input
+// that is not finite spoils all results of the tiles that read it.
 #pragma once
 
 #include <cstddef>

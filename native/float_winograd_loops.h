@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "finish_loops.h"
@@ -74,13 +75,23 @@ inline void transform_inputs(const FloatWinogradView& layer, const Call& call, c
         even[i] = image + 2 * y * call.row;
         odd[i] = y < last ? even[i] + call.row : even[i];  // beyond the window: it has no weight there
     }
-    for (std::size_t column = 0; column < (tiles + 1) * T::kOutput; ++column) {
-        const std::size_t last = call.width + 2, x = at.x + column < last ? at.x + column : last;
-        const std::size_t place = x * 2 * layer.inputs;
+    // The last column is an even one. The odd one after it has no weight, but it must be a number.
+    const std::size_t columns = (tiles + 1) * T::kOutput, last = call.width + 2 - at.x;
+    alignas(64) float edge[2][T::kPoints][kPartLanes] = {};
+    for (std::size_t i = 0; i < T::kPoints && last < columns; ++i) {
+        const std::size_t place = (at.x + last) * 2 * layer.inputs;
+        std::memcpy(edge[0][i], even[i] + place, layer.inputs * sizeof(float));
+        std::memcpy(edge[1][i], odd[i] + place, layer.inputs * sizeof(float));
+    }
+    for (std::size_t column = 0; column < columns; ++column) {
+        const std::size_t place = (at.x + column) * 2 * layer.inputs;
         for (std::size_t part = 0; part < kPlaceVectors; ++part) {
             Lanes d[T::kPoints], v[T::kPoints];
 #pragma GCC unroll 6
-            for (std::size_t i = 0; i < T::kPoints; ++i) d[i] = load_place(even[i] + place, odd[i] + place, part);
+            for (std::size_t i = 0; i < T::kPoints; ++i) {
+                d[i] = column < last ? load_place(even[i] + place, odd[i] + place, part)
+                                     : load_place(edge[0][i], edge[1][i], part);
+            }
             transform_values(d, v);
 #pragma GCC unroll 6
             for (std::size_t p = 0; p < T::kPoints; ++p) store(v[p], scratch.halves[p][column] + part * kWidth);

@@ -116,6 +116,19 @@ def test_winograd_first_layers_stay_near_the_exact_sums(
             assert error < 1e-6, isa
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("size", [(7, 7), (11, 8), (64, 91)])
+def test_what_an_earlier_run_left_in_memory_does_not_matter(
+    isa: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BITSTRATA_KERNELS", isa)
+    node = ops.Conv(name="c", inputs=("input",), stride=(2, 2), padding=(3, 3, 3, 3))
+    parts = network(node, weights=(floats("c", 33, 3, 7, 7),))
+    used, x = NativeSession(*parts), random(2, 3, *size)
+    used(np.full((3, 3, size[0] + 20, size[1] + 20), np.nan, np.float32))
+    np.testing.assert_allclose(np.asarray(used(x)), ReferenceSession(*parts)(x), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "portable"])
 def test_winograd_is_for_first_layers_of_large_networks(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BITSTRATA_KERNELS", isa)
