@@ -3,15 +3,17 @@
     pip install "bitstrata[train,bench]"            # engines that are missing are left out
     python benchmarks/footprint.py
 
-Import time counts everything, NumPy too. Loading and the first inference (batch 1, one thread) are wall time, median
-over rounds in which the engines take turns; the files were read before, so they come from the system's cache. Peak
-memory is the most that the process held. Installed size is that of the package and all it depends on, less compiled
-Python; bitstrata's is that of the bare package, which is all that a device needs.
+Import time counts everything, NumPy too, from compiled Python files, as an installer leaves them. Loading and the first
+inference (batch 1, one thread) are wall time, median over rounds in which the engines take turns; the files were read
+before, so they come from the system's cache. Peak memory is the most that the process held. Installed size is that of
+the package and all it depends on, less compiled Python; bitstrata's is that of the bare package, which is all that a
+device needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import re
@@ -99,12 +101,16 @@ def model_bytes(file: Path) -> int:
 def prepare(folder: Path) -> None:
     import torch
 
-    for engine, reason in engines.prepare(NET, folder, (1,)).items():
-        print(f"{engine}: {reason}", file=sys.stderr)
-    torch.save(engines.float_net(NET).state_dict(), folder / TORCH_WEIGHTS)
+    if not (folder / "prepared").exists():  # as benchmarks/peers.py marks it
+        for engine, reason in engines.prepare(NET, folder, (1,)).items():
+            print(f"{engine}: {reason}", file=sys.stderr)
+        (folder / "prepared").touch()
+    if not (folder / TORCH_WEIGHTS).exists():
+        torch.save(engines.float_net(NET).state_dict(), folder / TORCH_WEIGHTS)
 
 
 def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
+    compileall.compile_dir(Path(bitstrata.__file__).parent, quiet=1)  # an install for development leaves that out
     path = engines.artifact(folder, NET)
     views = describe(Artifact.open(path))["views"]
     rows: dict[str, dict[str, Any]] = {}
@@ -143,11 +149,13 @@ def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="processes of each engine (7)")
+    parser.add_argument("--work", type=Path, help="where the networks are kept, and found again; default: nowhere")
     parser.add_argument("--json", type=Path, help="write what was measured to this file")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        prepare(Path(folder))
-        rows = measure(Path(folder), arguments.rounds)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (arguments.work or Path(temporary)) / NET
+        prepare(folder)
+        rows = measure(folder, arguments.rounds)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows) + "\n", encoding="utf-8")
     print("| engine | import ms | load ms | first run ms | load + first ms | peak MB | installed MB | model MB |")

@@ -1,10 +1,14 @@
 #include "arena.h"
 
+#include <cstdint>
 #include <mutex>
 #include <utility>
 
 #if !defined(_WIN32)
 #include <pthread.h>
+#endif
+#if defined(__linux__)
+#include <sys/mman.h>
 #endif
 
 namespace bitstrata {
@@ -24,6 +28,16 @@ std::mutex& lists() {
 }
 
 }  // namespace
+
+void expect_use([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) noexcept {
+#if defined(__linux__) && defined(MADV_POPULATE_WRITE)
+    constexpr std::uintptr_t kPage = 4096, kEnough = 64 * kPage;
+    if (bytes < kEnough) return;
+    const auto begin = (reinterpret_cast<std::uintptr_t>(memory) + kPage - 1) / kPage * kPage;
+    const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) / kPage * kPage;
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);  // an older system refuses, no harm done
+#endif
+}
 
 Arenas::Arena Arenas::borrow(std::size_t bytes) {
     Arena arena;

@@ -12,6 +12,9 @@
 
 namespace bitstrata {
 
+// Asks the system for all pages of large memory at once, which is quicker than one by one as they are touched.
+void expect_use(void* memory, std::size_t bytes) noexcept;
+
 struct AlignedDelete {
     void operator()(void* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
 };
@@ -25,6 +28,7 @@ public:
         if (count > (std::numeric_limits<std::size_t>::max() - kSlack) / sizeof(T)) throw std::bad_alloc();
         const std::size_t bytes = count * sizeof(T) + kSlack;
         memory_.reset(static_cast<T*>(::operator new(bytes, std::align_val_t{kAlignment})));
+        expect_use(memory_.get(), bytes);
         if (zeroed) std::memset(static_cast<void*>(memory_.get()), 0, bytes);
     }
     T* data() { return memory_.get(); }

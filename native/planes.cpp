@@ -6,6 +6,8 @@
 namespace bitstrata {
 namespace {
 
+constexpr std::size_t kStretch = 1024;  // bytes of a plane
+
 // By byte: its eight bits as eight bytes of zero or one.
 std::array<std::uint64_t, 256> spread_bits() {
     std::array<std::uint64_t, 256> spread{};
@@ -23,17 +25,25 @@ Aligned<std::int8_t> unpack_planes(const std::vector<const std::uint8_t*>& plane
     static const std::array<std::uint64_t, 256> spread = spread_bits();
     const std::size_t bytes = plane_bytes(count), bits = planes.size();
     Aligned<std::int8_t> codes(bytes * 8, false);
-    for (std::size_t plane = 0; plane < bits; ++plane) {
-        // Eight bytes of zero or one, times what a set bit means in a byte: no product reaches into the next one. The
-        // sign fills all bits above its own.
-        const std::uint64_t value = plane == 0 ? 0xffu << (bits - 1) & 0xffu : 1u << (bits - 1 - plane);
-        const std::uint8_t* from = planes[plane];
-        std::int8_t* to = codes.data();
-        for (std::size_t byte = 0; byte < bytes; ++byte) {
-            std::uint64_t eight = 0;
-            if (plane > 0) std::memcpy(&eight, to + byte * 8, sizeof(eight));
-            eight |= spread[from[byte]] * value;
-            std::memcpy(to + byte * 8, &eight, sizeof(eight));
+    // Eight bytes of zero or one, times what a set bit means in a byte: no product reaches into the next one. The sign
+    // fills all bits above its own.
+    const auto value = [&](std::size_t plane) -> std::uint64_t {
+        return plane == 0 ? 0xffu << (bits - 1) & 0xffu : 1u << (bits - 1 - plane);
+    };
+    // In stretches that stay in the nearest cache, two planes at a time: the first pass writes, later ones add.
+    for (std::size_t start = 0; start < bytes; start += kStretch) {
+        const std::size_t stop = start + kStretch < bytes ? start + kStretch : bytes;
+        for (std::size_t plane = 0; plane < bits; plane += 2) {
+            const bool two = plane + 1 < bits;
+            const std::uint8_t* one = planes[plane];
+            const std::uint8_t* other = planes[two ? plane + 1 : plane];
+            const std::uint64_t first = value(plane), second = two ? value(plane + 1) : 0;
+            for (std::size_t byte = start; byte < stop; ++byte) {
+                std::uint64_t eight = 0;
+                if (plane > 0) std::memcpy(&eight, codes.data() + byte * 8, sizeof(eight));
+                eight |= spread[one[byte]] * first | spread[other[byte]] * second;
+                std::memcpy(codes.data() + byte * 8, &eight, sizeof(eight));
+            }
         }
     }
     return codes;

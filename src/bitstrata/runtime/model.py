@@ -10,7 +10,6 @@ from typing import Literal, get_args
 from bitstrata.errors import BadOption, MissingExtra, UnknownView
 from bitstrata.format import Artifact, InputDescription
 from bitstrata.graph.network import Floats
-from bitstrata.runtime.reference import ReferenceSession
 
 Runtime = Literal["native", "reference"]
 Session = Callable[[Floats], "Floats | tuple[Floats, ...]"]
@@ -86,9 +85,9 @@ class Model:
             raise UnknownView(f"this artifact holds the views {', '.join(artifact.views)}, not {name!r}")
         view = artifact.view(name)
         if self.runtime == "reference":
-            return ReferenceSession(
-                artifact.graph, artifact.source_bits, view, artifact.codes(view), artifact.floats()
-            )
+            from bitstrata.runtime.reference import ReferenceSession
+
+            return ReferenceSession(artifact.graph, artifact.source_bits, view, artifact.codes(view), artifact.floats())
         if not has_native():
             raise MissingExtra("the native extension is not installed; use runtime='reference'")
         from bitstrata.runtime.native import NativeSession

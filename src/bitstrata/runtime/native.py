@@ -145,7 +145,9 @@ class NativeSession:
             coding = (self.source_bits, table.zero_point)
             if isinstance(stored, PackedCodes):
                 if len(stored.planes) != bits:
-                    raise BadCodes(f"codes of {weight.name!r} have {len(stored.planes)} planes, and the view says {bits}")
+                    raise BadCodes(
+                        f"codes of {weight.name!r} have {len(stored.planes)} planes, and the view says {bits}"
+                    )
                 shape = _kernel_shape(stored.shape)
                 return self._program.add_planes(stored.planes, shape, *geometry, *coding, scale, bias)
             return self._program.add_quantised(_as_kernel(stored, np.int8), *geometry, bits, *coding, scale, bias)

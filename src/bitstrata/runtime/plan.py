@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -36,8 +35,7 @@ Weights = Mapping[str, Weight]
 _WEIGHTED = (ops.Conv, ops.Linear)
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """One form in which a result is kept: dense floats, or what one layer reads: with its padding, maybe as codes."""
 
     reader: str | None = None
@@ -48,8 +46,7 @@ class Stored:
     top: int = 0
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One computation with all that is fused into it: residual added, then activation applied, then stored."""
 
     value: str
@@ -64,8 +61,7 @@ class Step:
     stored: tuple[Stored, ...]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """The steps in order, and the values that the caller gets."""
 
     steps: tuple[Step, ...]
@@ -117,7 +113,7 @@ def plan(graph: Graph, view: View) -> Plan:
     forms: dict[str, list[Stored]] = {}
     for value, reader in sorted(read, key=lambda key: (key[0], key[1] or "")):
         forms.setdefault(value, []).append(_form(weights, view, by_name[reader]) if reader else Stored())
-    return Plan(tuple(replace(step, stored=tuple(forms[step.value])) for step in drafts), outputs)
+    return Plan(tuple(msgspec.structs.replace(step, stored=tuple(forms[step.value])) for step in drafts), outputs)
 
 
 def _without_aliases(graph: Graph, weights: Weights) -> tuple[list[ops.Op], tuple[str, ...]]:
@@ -181,8 +177,7 @@ def _form(weights: Weights, view: View, reader: ops.Op) -> Stored:
     return Stored(reader.name, padding, table.step, table.zero_point, codes.activation_top(view.bits[weight.name]))
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a buffer lies in the arena. Images are stored pixel by pixel: batch, height, width, channels."""
 
     offset: int
@@ -195,8 +190,7 @@ class Place:
         return buffer_bytes(self.shape, self.border, self.codes)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """All places for one input shape."""
 
     places: Mapping[Key, Place]
