@@ -79,7 +79,8 @@ inline bool fits(const Table& table, const Coder& coder) {
     return all;
 }
 
-// Codes of value(p) for all pixels p. Clamped says that they may be too large to be rounded as they are.
+// Codes of value(p) for all pixels p, each asked for once: it may overwrite what it is made of. Clamped says that they may
+// be too large to be rounded as they are.
 template <bool Clamped, typename Value>
 inline void store_codes(Value value, std::size_t pixels, const Coder& coder, std::uint8_t* to, std::size_t step,
                         std::size_t channels) {
@@ -101,7 +102,7 @@ inline void store_codes(Value value, std::size_t pixels, const Coder& coder, std
     }
     if (p == pixels) return;
     for (std::size_t index = 0; index < kGroup; ++index) {
-        group[index] = coded(p + index < pixels ? p + index : pixels - 1);
+        group[index] = p + index < pixels ? coded(p + index) : group[0];
     }
     store_group(group, coder, to, step, pixels - p, channels);
 }
