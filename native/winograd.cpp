@@ -318,12 +318,13 @@ std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const st
 }
 
 // Larger tiles save products but have more transformed weights, which must come from a near cache to pay. Kernels are
-// listed in the order in which they are tried, and each is for layers whose transformed weights have at most so many
-// bytes: measured on the layers of ResNet-18 and ResNet-20. Three-by-three tiles need the least work per result, and
-// exist for two and three bits.
-template <class T, std::size_t Bytes>
+// listed in the order in which they are tried, and each is for layers whose transformed weights have at least and at
+// most so many bytes: measured on the layers of ResNet-18 and ResNet-20. Three-by-three tiles need the least work per
+// result, and exist for two and three bits; layers of few channels lie on small images, which they fit badly.
+template <class T, std::size_t Least, std::size_t Most>
 bool worthwhile(const Geometry& g, const Coding&) {
-    return T::kPoints * T::kPoints * g.inputs * g.outputs <= Bytes;
+    const std::size_t bytes = T::kPoints * T::kPoints * g.inputs * g.outputs;
+    return bytes >= Least && bytes <= Most;
 }
 
 constexpr std::size_t kKilobyte = 1024, kAny = static_cast<std::size_t>(-1);
@@ -334,11 +335,11 @@ constexpr std::size_t kKilobyte = 1024, kAny = static_cast<std::size_t>(-1);
 std::vector<QuantisedKernel> avx2_winograd_kernels() {
     return {
         {"avx2.winograd3", "avx2", certified<Tile3, true>, prepare<Tile3, true, avx2::winograd3>,
-         worthwhile<Tile3, 2048 * kKilobyte>},
+         worthwhile<Tile3, 32 * kKilobyte, 2048 * kKilobyte>},
         {"avx2.winograd4", "avx2", certified<Tile4, true>, prepare<Tile4, true, avx2::winograd4>,
-         worthwhile<Tile4, 1024 * kKilobyte>},
+         worthwhile<Tile4, 0, 1024 * kKilobyte>},
         {"avx2.winograd2", "avx2", certified<Tile2, true>, prepare<Tile2, true, avx2::winograd2>,
-         worthwhile<Tile2, kAny>},
+         worthwhile<Tile2, 0, kAny>},
     };
 }
 #endif
@@ -348,11 +349,11 @@ std::vector<QuantisedKernel> avx2_winograd_kernels() {
 std::vector<QuantisedKernel> avx512_winograd_kernels() {
     return {
         {"avx512.winograd3", "avx512", certified<Tile3, false>, prepare<Tile3, false, avx512::winograd3>,
-         worthwhile<Tile3, 2048 * kKilobyte>},
+         worthwhile<Tile3, 32 * kKilobyte, 512 * kKilobyte>},
         {"avx512.winograd4", "avx512", certified<Tile4, false>, prepare<Tile4, false, avx512::winograd4>,
-         worthwhile<Tile4, 256 * kKilobyte>},
+         worthwhile<Tile4, 0, 256 * kKilobyte>},
         {"avx512.winograd2", "avx512", certified<Tile2, false>, prepare<Tile2, false, avx512::winograd2>,
-         worthwhile<Tile2, kAny>},
+         worthwhile<Tile2, 0, kAny>},
     };
 }
 #endif
