@@ -158,7 +158,7 @@ bool certified(const Geometry& g, const Coding& coding, const std::int8_t* codes
 struct PackedWinograd {
     Aligned<std::int8_t> weights;
     Aligned<std::int32_t> starts, offsets;
-    Aligned<std::uint8_t> lifts;
+    Aligned<std::uint32_t> lifts;
     std::vector<std::uint32_t> cuts, runs;
 };
 
@@ -249,7 +249,7 @@ private:
         packed_.weights = Aligned<std::int8_t>(places * steps * lanes * 4);
         packed_.starts = Aligned<std::int32_t>(places * lanes);
         packed_.offsets = Aligned<std::int32_t>(blocks() * lanes);
-        packed_.lifts = Aligned<std::uint8_t>(kPositions * kLift);
+        packed_.lifts = Aligned<std::uint32_t>(kPositions);
         typename WeightTransform<T>::Step u;
         for (std::size_t group = 0; group < blocks(); ++group) {
             std::vector<RunCutter> cutters;
@@ -283,7 +283,7 @@ private:
         const Codes all{geometry, coding, codes};
         for (std::size_t output = 0; output < geometry.outputs; ++output) packed_.offsets[output] = all.offset(output);
         for (int position = 0; position < kPositions; ++position) {
-            std::fill_n(packed_.lifts.data() + position * kLift, kLift, static_cast<std::uint8_t>(range.lift[position]));
+            packed_.lifts[position] = 0x01010101u * static_cast<std::uint8_t>(range.lift[position]);
         }
         view_.weights = packed_.weights.data();
         view_.starts = packed_.starts.data();
@@ -318,13 +318,12 @@ std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const st
 }
 
 // Larger tiles save products but have more transformed weights, which must come from a near cache to pay. Kernels are
-// listed in the order in which they are tried, and each is for layers whose transformed weights have at least and at
-// most so many bytes: measured on the layers of ResNet-18 and ResNet-20. Three-by-three tiles need the least work per
-// result, and exist for two and three bits; layers of few channels lie on small images, which they fit badly.
-template <class T, std::size_t Least, std::size_t Most>
+// listed in the order in which they are tried, and each is for layers whose transformed weights have at most so many
+// bytes: measured on the layers of ResNet-18 and ResNet-20, one after the other as in a network. Three-by-three tiles
+// need the least work per result, and exist for two and three bits.
+template <class T, std::size_t Bytes>
 bool worthwhile(const Geometry& g, const Coding&) {
-    const std::size_t bytes = T::kPoints * T::kPoints * g.inputs * g.outputs;
-    return bytes >= Least && bytes <= Most;
+    return T::kPoints * T::kPoints * g.inputs * g.outputs <= Bytes;
 }
 
 constexpr std::size_t kKilobyte = 1024, kAny = static_cast<std::size_t>(-1);
@@ -335,11 +334,11 @@ constexpr std::size_t kKilobyte = 1024, kAny = static_cast<std::size_t>(-1);
 std::vector<QuantisedKernel> avx2_winograd_kernels() {
     return {
         {"avx2.winograd3", "avx2", certified<Tile3, true>, prepare<Tile3, true, avx2::winograd3>,
-         worthwhile<Tile3, 32 * kKilobyte, 2048 * kKilobyte>},
+         worthwhile<Tile3, 2048 * kKilobyte>},
         {"avx2.winograd4", "avx2", certified<Tile4, true>, prepare<Tile4, true, avx2::winograd4>,
-         worthwhile<Tile4, 0, 1024 * kKilobyte>},
+         worthwhile<Tile4, 1024 * kKilobyte>},
         {"avx2.winograd2", "avx2", certified<Tile2, true>, prepare<Tile2, true, avx2::winograd2>,
-         worthwhile<Tile2, 0, kAny>},
+         worthwhile<Tile2, kAny>},
     };
 }
 #endif
@@ -349,11 +348,11 @@ std::vector<QuantisedKernel> avx2_winograd_kernels() {
 std::vector<QuantisedKernel> avx512_winograd_kernels() {
     return {
         {"avx512.winograd3", "avx512", certified<Tile3, false>, prepare<Tile3, false, avx512::winograd3>,
-         worthwhile<Tile3, 32 * kKilobyte, 512 * kKilobyte>},
+         worthwhile<Tile3, 512 * kKilobyte>},
         {"avx512.winograd4", "avx512", certified<Tile4, false>, prepare<Tile4, false, avx512::winograd4>,
-         worthwhile<Tile4, 0, 256 * kKilobyte>},
+         worthwhile<Tile4, 256 * kKilobyte>},
         {"avx512.winograd2", "avx512", certified<Tile2, false>, prepare<Tile2, false, avx512::winograd2>,
-         worthwhile<Tile2, 0, kAny>},
+         worthwhile<Tile2, kAny>},
     };
 }
 #endif
