@@ -157,6 +157,7 @@ struct Isa {
 
     static Bytes load_bytes(const std::uint8_t* from) { return {load(from)}; }
     static void store_bytes(Bytes v, unsigned char* to) { store(v.values, to); }
+    static Bytes spread_bytes(std::uint32_t four) { return {_mm256_set1_epi32(static_cast<int>(four))}; }
 
     static std::size_t row_bytes(const WinogradView& layer) { return layer.lanes * (layer.narrow ? 2 : 4); }
 

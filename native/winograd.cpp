@@ -166,7 +166,7 @@ bool certified(const Geometry& g, const Coding& coding, const std::int8_t* codes
 struct PackedWinograd {
     Aligned<std::int8_t> weights;
     Aligned<std::int32_t> starts, offsets;
-    Aligned<std::uint8_t> lifts;
+    Aligned<std::uint32_t> lifts;
     std::vector<std::uint32_t> cuts, runs;
 };
 
@@ -258,7 +258,7 @@ private:
         packed_.weights = Aligned<std::int8_t>(places * view_.steps * lanes * 4, false);  // every byte of it is written
         packed_.starts = Aligned<std::int32_t>(places * lanes);
         packed_.offsets = Aligned<std::int32_t>(blocks() * lanes);
-        packed_.lifts = Aligned<std::uint8_t>(kPositions * kLift);
+        packed_.lifts = Aligned<std::uint32_t>(kPositions);
         for (std::size_t group = 0; group < blocks(); ++group) {
             lanes == kLanes ? pack_group<kLanes>(range, codes, group) : pack_group<kMostLanes>(range, codes, group);
             for (int position = 0; cuts && position < kPositions; ++position) {
@@ -274,7 +274,7 @@ private:
         const Codes all{geometry, coding, codes};
         for (std::size_t output = 0; output < geometry.outputs; ++output) packed_.offsets[output] = all.offset(output);
         for (int position = 0; position < kPositions; ++position) {
-            std::fill_n(packed_.lifts.data() + position * kLift, kLift, static_cast<std::uint8_t>(range.lift[position]));
+            packed_.lifts[position] = 0x01010101u * static_cast<std::uint8_t>(range.lift[position]);
         }
         view_.weights = packed_.weights.data();
         view_.starts = packed_.starts.data();
@@ -326,8 +326,8 @@ std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const st
 
 // Larger tiles save products but have more transformed weights, which must come from a near cache to pay. Kernels are
 // listed in the order in which they are tried, and each is for layers whose transformed weights have at most so many
-// bytes: measured on the layers of ResNet-18 and ResNet-20. Three-by-three tiles need the least work per result, and
-// exist for two and three bits.
+// bytes: measured on the layers of ResNet-18 and ResNet-20, one after the other as in a network. Three-by-three tiles
+// need the least work per result, and exist for two and three bits.
 template <class T, std::size_t Bytes>
 bool worthwhile(const Geometry& g, const Coding&) {
     return T::kPoints * T::kPoints * g.inputs * g.outputs <= Bytes;
@@ -355,7 +355,7 @@ std::vector<QuantisedKernel> avx2_winograd_kernels() {
 std::vector<QuantisedKernel> avx512_winograd_kernels() {
     return {
         {"avx512.winograd3", "avx512", certified<Tile3, false>, prepare<Tile3, false, avx512::winograd3>,
-         worthwhile<Tile3, 2048 * kKilobyte>},
+         worthwhile<Tile3, 512 * kKilobyte>},
         {"avx512.winograd4", "avx512", certified<Tile4, false>, prepare<Tile4, false, avx512::winograd4>,
          worthwhile<Tile4, 256 * kKilobyte>},
         {"avx512.winograd2", "avx512", certified<Tile2, false>, prepare<Tile2, false, avx512::winograd2>,

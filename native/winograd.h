@@ -55,15 +55,12 @@ struct Tile4 {
 // Tiles of one run, at most.
 constexpr std::size_t kMostTiles = 96;
 
-// Copies of a lift: a vector of the widest kind.
-constexpr std::size_t kLift = 64;
-
 // What the loops see: plain pointers and sizes. A group is a set of output channels, one or two blocks of kLanes.
 struct WinogradView {
     const std::int8_t* weights;   // by group, position, step, output, element of the step
     const std::int32_t* starts;   // by group, position, output: what the lifts add up to, with the other sign
     const std::int32_t* offsets;  // by output: what the zero point takes away
-    const std::uint8_t* lifts;    // by position, each one kLift times
+    const std::uint32_t* lifts;   // by position, the same in all four bytes
     const std::uint32_t* cuts;    // by group and position: the first of its runs; one more at the end
     const std::uint32_t* runs;    // steps after which 16-bit sums must be widened
     std::size_t inputs, outputs, lanes, steps;

@@ -203,7 +203,7 @@ inline void run_tiles(const WinogradView& layer, const Call& call, Range tiles, 
                 [&](int row, int column) { return Isa::load_bytes(from.rows[row] + from.columns[column] + input); },
                 [&](int row, int column, typename Isa::Bytes v) {
                     const int position = row * T::kPoints + column;
-                    Isa::store_bytes(v + Isa::load_bytes(layer.lifts + position * kLift), to + position * layer.code_position);
+                    Isa::store_bytes(v + Isa::spread_bytes(layer.lifts[position]), to + position * layer.code_position);
                 });
         }
     }
