@@ -81,6 +81,7 @@ struct NeonIsa {
     static constexpr std::size_t kBytes = 16, kRows = kPixels;
 
     static Bytes load_bytes(const std::uint8_t* from) { return {vld1q_u8(from)}; }
+    static Bytes spread_bytes(std::uint32_t four) { return {vreinterpretq_u8_u32(vdupq_n_u32(four))}; }
     static void store_bytes(Bytes v, unsigned char* to) { vst1q_u8(to, v.values); }
 
     static std::size_t row_bytes(const WinogradView& layer) { return layer.lanes * (layer.narrow ? 2 : 4); }

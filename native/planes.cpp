@@ -22,9 +22,11 @@ std::array<std::uint64_t, 256> spread_bits() {
 }  // namespace
 
 Aligned<std::int8_t> unpack_planes(const std::vector<const std::uint8_t*>& planes, std::size_t count) {
-    static const std::array<std::uint64_t, 256> spread = spread_bits();
+    static const std::array<std::uint64_t, 256> table = spread_bits();
+    const std::uint64_t* spread = table.data();
     const std::size_t bytes = plane_bytes(count), bits = planes.size();
     Aligned<std::int8_t> codes(bytes * 8, false);
+    std::int8_t* to = codes.data();
     // Eight bytes of zero or one, times what a set bit means in a byte: no product reaches into the next one. The sign
     // fills all bits above its own.
     const auto value = [&](std::size_t plane) -> std::uint64_t {
@@ -40,9 +42,9 @@ Aligned<std::int8_t> unpack_planes(const std::vector<const std::uint8_t*>& plane
             const std::uint64_t first = value(plane), second = two ? value(plane + 1) : 0;
             for (std::size_t byte = start; byte < stop; ++byte) {
                 std::uint64_t eight = 0;
-                if (plane > 0) std::memcpy(&eight, codes.data() + byte * 8, sizeof(eight));
+                if (plane > 0) std::memcpy(&eight, to + byte * 8, sizeof(eight));
                 eight |= spread[one[byte]] * first | spread[other[byte]] * second;
-                std::memcpy(codes.data() + byte * 8, &eight, sizeof(eight));
+                std::memcpy(to + byte * 8, &eight, sizeof(eight));
             }
         }
     }
