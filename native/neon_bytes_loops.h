@@ -75,7 +75,7 @@ struct ByteSums {
 
 #endif
 
-// Adds the products of some steps: the codes of P pixels, `spacing` bytes apart, with weights `weight_step` bytes apart.
+// Adds the products of some steps: codes of P pixels, `spacing` bytes apart, with weights `weight_step` bytes apart.
 template <int P>
 inline void add_products(const std::uint8_t* codes, std::size_t spacing, const std::int8_t* weights,
                          std::size_t weight_step, std::size_t steps, ByteSums (&sums)[P]) {

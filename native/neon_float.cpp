@@ -1,5 +1,5 @@
-// Float layers with NEON. Their sums are rounded once per product, so they may differ from others' in the last bits; the
-// epilogue after them, and the steps without weights, are exact as everywhere.
+// Float layers with NEON. Their sums are rounded once per product, so they may differ from others' in the last bits;
+// the epilogue after them, and the steps without weights, are exact as everywhere.
 #include <arm_neon.h>
 
 #include "float_step_loops.h"

@@ -65,8 +65,8 @@ void multiply_tiles(const WinogradView& layer, std::size_t place, const std::uin
     }
 }
 
-using Multiply = void (*)(const WinogradView&, std::size_t, const std::uint8_t*, const std::int8_t*, const std::int32_t*,
-                          unsigned char*);
+using Multiply = void (*)(const WinogradView&, std::size_t, const std::uint8_t*, const std::int8_t*,
+                          const std::int32_t*, unsigned char*);
 
 constexpr Multiply kMultiply[] = {
     multiply_tiles<1>, multiply_tiles<2>, multiply_tiles<3>,

@@ -96,31 +96,27 @@ public:
         for (auto& one : weights) one = static_cast<std::int8_t>(pick(random, weight_fill, -half, half - 1));
         std::vector<std::uint8_t> codes(task.image.batch * task.image.height * task.image.width * g.inputs);
         for (auto& one : codes) one = static_cast<std::uint8_t>(pick(random, code_fill, 0, task.coding.top()));
-        const Input<std::uint8_t> input(task, codes, static_cast<std::uint8_t>(task.coding.zero_point));
-        const std::vector<std::int32_t> sums = accumulators(task, weights, codes);
-        Outputs outputs(task.result(), number_, true);
-        const std::string name = name_of(task) + outputs.name();
-        std::vector<unsigned char> result;
-        for (const QuantisedKernel& kernel : bitstrata::quantised_kernels()) {
-            if (!kernel.supports(g, task.coding, weights.data())) continue;
-            const auto layer = kernel.prepare(g, task.coding, weights.data());
-            const Guarded raw(sums.size() * sizeof(std::int32_t));
-            Epilogue epilogue{};
-            epilogue.accumulators = reinterpret_cast<std::int32_t*>(raw.data());
-            epilogue.channels = g.outputs;
-            const std::size_t sets = 1 + number_ % 3;
-            bool inside = run(*layer, input.call(task, epilogue), task.result(), sets);
-            if (std::memcmp(raw.data(), sums.data(), raw.size()) != 0) report_.differs(kernel.name, name);
-            inside &= run(*layer, input.call(task, outputs.epilogue()), task.result(), sets);
-            if (!outputs.right(sums)) report_.differs(std::string(kernel.name) + " epilogue", name);
-            if (!inside || !outputs.kept_inside()) report_.differs(std::string(kernel.name) + " outside", name);
-            report_.ran(kernel.name);
-            result = outputs.bytes();
+        check(task, weights, codes);
+    }
+
+    // The longest sums: codes are at that end of their range where products have one sign, and only one of every
+    // `spacing` inputs counts, so that it falls to the same lane of a vector each time.
+    void longest(const Task& task, std::size_t spacing) {
+        const Geometry& g = task.geometry;
+        const int half = 1 << (task.coding.bits - 1);
+        Random random(++number_);
+        std::vector<bool> positive(g.inputs);
+        for (std::size_t input = 0; input < g.inputs; ++input) positive[input] = random.next() % 2 != 0;
+        std::vector<std::int8_t> weights(g.outputs * g.group_inputs() * g.taps());
+        for (std::size_t index = 0; index < weights.size(); ++index) {
+            const std::size_t input = index / g.taps() % g.group_inputs();
+            if (input % spacing == 0) weights[index] = static_cast<std::int8_t>(positive[input] ? half - 1 : -half);
         }
-        Digest digest;
-        digest.add(sums);
-        digest.add(result);
-        report_.result(name, digest);
+        std::vector<std::uint8_t> codes(task.image.batch * task.image.height * task.image.width * g.inputs);
+        for (std::size_t index = 0; index < codes.size(); ++index) {
+            codes[index] = static_cast<std::uint8_t>(positive[index % g.inputs] ? task.coding.top() : 0);
+        }
+        check(task, weights, codes);
     }
 
     // With small whole numbers, whose sums are exact in every order, and with any.
@@ -134,7 +130,7 @@ public:
         for (float& one : values) one = number();
         const Input<float> input(task, values, 0.0f);
         const std::vector<float> sums = float_sums(task, weights, values);
-        const std::string name = name_of(task) + (whole ? "whole" : "float");
+        const std::string name = std::to_string(number_) + ":" + name_of(task) + (whole ? "whole" : "float");
         Digest digest;
         for (const FloatKernel& kernel : bitstrata::float_kernels()) {
             const auto layer = kernel.prepare(g, weights.data());
@@ -165,6 +161,35 @@ public:
     }
 
 private:
+    void check(const Task& task, const std::vector<std::int8_t>& weights, const std::vector<std::uint8_t>& codes) {
+        const Geometry& g = task.geometry;
+        const Input<std::uint8_t> input(task, codes, static_cast<std::uint8_t>(task.coding.zero_point));
+        const std::vector<std::int32_t> sums = accumulators(task, weights, codes);
+        Outputs outputs(task.result(), number_, true);
+        const std::string name = std::to_string(number_) + ":" + name_of(task) + outputs.name();
+        std::vector<unsigned char> result;
+        for (const QuantisedKernel& kernel : bitstrata::quantised_kernels()) {
+            if (!kernel.supports(g, task.coding, weights.data())) continue;
+            const auto layer = kernel.prepare(g, task.coding, weights.data());
+            const Guarded raw(sums.size() * sizeof(std::int32_t));
+            Epilogue epilogue{};
+            epilogue.accumulators = reinterpret_cast<std::int32_t*>(raw.data());
+            epilogue.channels = g.outputs;
+            const std::size_t sets = 1 + number_ % 3;
+            bool inside = run(*layer, input.call(task, epilogue), task.result(), sets);
+            if (std::memcmp(raw.data(), sums.data(), raw.size()) != 0) report_.differs(kernel.name, name);
+            inside &= run(*layer, input.call(task, outputs.epilogue()), task.result(), sets);
+            if (!outputs.right(sums)) report_.differs(std::string(kernel.name) + " epilogue", name);
+            if (!inside || !outputs.kept_inside()) report_.differs(std::string(kernel.name) + " outside", name);
+            report_.ran(kernel.name);
+            result = outputs.bytes();
+        }
+        Digest digest;
+        digest.add(sums);
+        digest.add(result);
+        report_.result(name, digest);
+    }
+
     Report& report_;
     std::size_t number_ = 0;
 };
@@ -244,6 +269,11 @@ void extremes(Layers& layers) {
         for (Fill fill : {Fill::lowest, Fill::highest, Fill::extremes}) {
             layers.quantised(coded(task_of(4096, 9, 1, 1, 1, 0, 1, 3), bits, 8, 0), fill, Fill::highest);
             layers.quantised(coded(task_of(256, 17, 1, 3, 1, 1, 4, 4), bits, bits, 1), fill, Fill::highest);
+        }
+    for (int bits = 2; bits <= 8; ++bits)
+        for (std::size_t spacing : {1, 2, 4}) {
+            layers.longest(coded(task_of(512, 17, 1, 3, 1, 1, 6, 6), bits, bits, 0), spacing);
+            layers.longest(coded(task_of(4096, 9, 1, 1, 1, 0, 1, 3), bits, 8, 0), spacing);
         }
 }
 

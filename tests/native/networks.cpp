@@ -18,11 +18,12 @@ using bitstrata::Geometry;
 using bitstrata::Image;
 using bitstrata::Output;
 
-// A network of most kinds of layers, with weights from a seed; its float layer has small whole numbers, so that its sums
-// are exact in every order.
+// A network of most kinds of layers, with weights from a seed; its float layer has small whole numbers, so that sums are
+// exact in every order.
 class Network {
 public:
-    Network(std::size_t side, int bits) : side_(side), bits_(bits), random_(side * 10 + static_cast<std::size_t>(bits)) {
+    Network(std::size_t side, int bits)
+        : side_(side), bits_(bits), random_(side * 10 + static_cast<std::size_t>(bits)) {
         const std::size_t half = (side + 1) / 2, pooled = (half + 1) / 2;
         const Image input{kBatch, side, side, 3}, first{kBatch, side, side, 18}, strided{kBatch, half, half, 18};
         const Image wide{kBatch, half, half, 40}, small{kBatch, pooled, pooled, 40}, vector{kBatch, 1, 1, 40};

@@ -149,7 +149,8 @@ std::vector<unsigned char> Outputs::bytes() {
     std::vector<unsigned char> all;
     for (const Output& output : outputs_) {
         const unsigned char* from = arena_->data() + output.buffer.offset;
-        all.insert(all.end(), from, from + result_.batch * output.buffer.image * (output.buffer.codes ? 1 : sizeof(float)));
+        const std::size_t size = output.buffer.codes ? 1 : sizeof(float);
+        all.insert(all.end(), from, from + result_.batch * output.buffer.image * size);
     }
     return all;
 }

@@ -20,7 +20,9 @@ public:
         state_ ^= state_ << 17;
         return static_cast<std::uint32_t>(state_ >> 32);
     }
-    int between(int low, int high) { return low + static_cast<int>(next() % static_cast<std::uint32_t>(high - low + 1)); }
+    int between(int low, int high) {
+        return low + static_cast<int>(next() % static_cast<std::uint32_t>(high - low + 1));
+    }
     // From -1 to 1, in steps that floats can tell apart.
     float symmetric() { return static_cast<float>(between(-(1 << 20), 1 << 20)) / static_cast<float>(1 << 20); }
 
