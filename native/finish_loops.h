@@ -278,26 +278,6 @@ public:
         }
     }
 
-    // Whether floats are read or written beside the codes: enough to wait for, so that it pays to fetch them early.
-    bool streams() const { return !epilogue_.accumulators && (epilogue_.residual || floats_); }
-
-    // Fetches what some channels of a row of pixels will be added to, and where they will be stored.
-    void fetch(const Position& at, std::size_t pixels, std::size_t channel, std::size_t channels) const {
-        const std::size_t first = (at.sample * height_ + at.y) * width_ + at.x;
-        const float* residual = epilogue_.residual + first * epilogue_.channels + channel;
-        const auto* arena = reinterpret_cast<const float*>(epilogue_.arena);
-        const float* to = floats_ ? arena + floats_->buffer.offset / sizeof(float) +
-                                        place_of(epilogue_, floats_->buffer, at, channel)
-                                  : nullptr;
-        for (std::size_t p = 0; p < pixels; ++p) {
-            for (std::size_t lane = 0; lane < channels; lane += kLanes) {
-                const std::size_t place = p * epilogue_.channels + lane;
-                if (epilogue_.residual) __builtin_prefetch(residual + place, 0, 2);
-                if (to) __builtin_prefetch(to + place, 1, 2);
-            }
-        }
-    }
-
 private:
     template <typename T>
     void copy(const T (*tile)[kLanes], std::size_t first, std::size_t pixels, std::size_t channel,

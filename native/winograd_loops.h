@@ -229,14 +229,8 @@ inline void run_tiles(const WinogradView& layer, const Call& call, Range tiles, 
         const std::size_t channel = group * layer.lanes;
         for (std::size_t set = 0; set < sets; ++set) {
             const std::size_t begin = set * count / sets, end = (set + 1) * count / sets;
-            const std::size_t rows = (end - begin) * T::kOutput;
             const Parts parts(end - begin, Isa::kRows);
-            for (std::size_t position = 0, row = 0; position < kPositions; ++position) {
-                for (; finish.streams() && row * kPositions < position * rows; ++row) {
-                    const Position at = place_of(tiles.begin + begin + row / T::kOutput);
-                    const std::size_t y = at.y + row % T::kOutput;
-                    if (y < call.height) finish.fetch({at.sample, y, at.x}, T::kOutput, channel, layer.lanes);
-                }
+            for (std::size_t position = 0; position < kPositions; ++position) {
                 Isa::multiply(layer, group * kPositions + position,
                               codes + position * layer.code_position + begin * layer.code_row, parts,
                               products + position * layer.product_position);
