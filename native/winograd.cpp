@@ -107,13 +107,20 @@ private:
 // Whether the sums of all outputs, times 2^shift, stay within the bounds whatever the input.
 bool sums_within(const Geometry& g, const Coding& coding, const std::int8_t* codes, int shift, std::int64_t least,
                  std::int64_t most) {
+    constexpr std::size_t kStretch = 128;  // codes whose sum cannot leave 16 bits, in which vectors hold the most
     const std::size_t taps = g.inputs * 9;
     for (std::size_t output = 0; output < g.outputs; ++output) {
         std::int32_t below = 0, above = 0;
-        for (std::size_t tap = 0; tap < taps; ++tap) {
-            const std::int32_t code = codes[output * taps + tap];
-            below += std::min(code, 0);
-            above += std::max(code, 0);
+        for (std::size_t start = 0; start < taps; start += kStretch) {
+            const std::size_t stop = std::min(start + kStretch, taps);
+            std::int16_t negative = 0, positive = 0;
+            for (std::size_t tap = output * taps + start; tap < output * taps + stop; ++tap) {
+                const std::int16_t code = codes[tap], none = 0;
+                negative = static_cast<std::int16_t>(negative + std::min(code, none));
+                positive = static_cast<std::int16_t>(positive + std::max(code, none));
+            }
+            below += negative;
+            above += positive;
         }
         const std::int64_t factor = static_cast<std::int64_t>(coding.top()) << shift;
         if (below * factor < least || above * factor > most) return false;
