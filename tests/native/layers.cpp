@@ -237,7 +237,9 @@ void channels(Layers& layers) {
             layers.quantised(coded(task_of(inputs, outputs, 1, 1, 1, 0, 7, 7), 4, 4, 0));
             layers.floats(task_of(inputs, outputs, 1, 1, 1, 0, 7, 7), false);
             layers.floats(task_of(inputs, outputs, 1, 1, 1, 0, 1, 1, 5), false);
-            if (inputs <= 4) layers.floats(task_of(inputs, outputs, 1, 7, 2, 3, 23, 38, 2), false);
+            for (std::size_t side : {1, 4, 7, 12, 18, 23, 30}) {  // first layers of networks
+                if (inputs <= 4) layers.floats(task_of(inputs, outputs, 1, 7, 2, 3, side, 41 - side, 2), false);
+            }
         }
         if (inputs == 1) continue;
         for (std::size_t kernel : {3, 5}) {
