@@ -72,6 +72,27 @@ class Model:
                 session = self._sessions[name] = self._build(name)
         return session
 
+    def upgrade(self, view: int | str) -> None:
+        """Makes a view the one that `model(x)` runs, from the next call on, as soon as it is there and ready.
+
+        Calls go on meanwhile, with the view that they have; every output is of one view alone.
+        """
+        name = str(view)
+        self._obtain(name)
+        self.at(name)
+        self.view = name
+
+    def downgrade(self, view: int | str) -> None:
+        """Makes a view the one that `model(x)` runs, and gives back the memory of all others."""
+        name = str(view)
+        session = self.at(name)
+        self.view = name
+        with self._building:
+            self._sessions = {name: session}
+
+    def _obtain(self, name: str) -> None:
+        """Brings the files of a view to this device where they are not; here they are."""
+
     @property
     def views(self) -> tuple[str, ...]:
         return self.artifact.views

@@ -1,0 +1,56 @@
+"""An artifact as a device holds it: its files are blobs, and a mixed view may have brought single segments only."""
+
+from __future__ import annotations
+
+from bitstrata.device.blobs import Blobs
+from bitstrata.errors import MissingFile, WrongModel
+from bitstrata.format.artifact import Artifact, Segments, check_segment
+from bitstrata.format.manifest import Manifest, check_manifest, decode_manifest
+from bitstrata.format.release import Release
+
+
+class HeldArtifact(Artifact):
+    """One release. What it was opened for stays what it reads, whatever the store switches to."""
+
+    def __init__(self, blobs: Blobs, release: Release, content: bytes, name: str) -> None:
+        """`content` are the verified bytes of the manifest; `name` is the one that the model has on this device."""
+        manifest = decode_manifest(content)
+        check_release(release, manifest)
+        super().__init__(blobs.home.blobs, manifest, len(content), check_manifest(manifest))
+        self.blobs = blobs
+        self.release = release
+        self.held_name = name
+
+    def _read(self, file: str, size: int, digest: str) -> bytes:
+        try:
+            return self.blobs.read(digest, size)
+        except MissingFile:
+            raise MissingFile(
+                f"{file} of {self.held_name} is not on this device: `bitstrata upgrade {self.held_name} --bits N` "
+                f"fetches what more bits need, `bitstrata pull {self.held_name}` what was lost"
+            ) from None
+
+    def _read_stratum(self, index: int) -> Segments:
+        stratum = self.manifest.strata[index]
+        if self.blobs.has(stratum.sha256, stratum.size):
+            return super()._read_stratum(index)
+        weights = {weight.name: weight for weight in self.graph.weights}
+        segments: Segments = {}
+        for segment in self.manifest.segments_of(index):
+            digest = segment.sha256.hex()
+            if self.blobs.has(digest, segment.size):
+                content = memoryview(self.blobs.read(digest, segment.size))
+                check_segment(self.manifest, index, weights[segment.weight], content)
+                segments[segment.weight] = content
+        if not segments:
+            return super()._read_stratum(index)  # says what is missing
+        return segments
+
+
+def check_release(release: Release, manifest: Manifest) -> None:
+    """Raises where a release names a manifest of something else."""
+    if (manifest.name, manifest.version) != (release.name, release.version):
+        raise WrongModel(
+            f"the release is of {release.name}, version {release.version}; its manifest is of {manifest.name[:100]!a}, "
+            f"version {manifest.version}"
+        )

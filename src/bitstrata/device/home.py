@@ -1,0 +1,72 @@
+"""The folder in which a device keeps its models, and the lock under which it is changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from bitstrata.errors import StoreBusy, StoreProblem
+
+VARIABLE = "BITSTRATA_HOME"
+
+#: Seconds to wait for another process to finish its change.
+PATIENCE = 600.0
+
+
+class Home:
+    """Where things lie. Nothing is made before something is stored."""
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = Path(root) if root is not None else default_root()
+        self.blobs = self.root / "blobs"
+        """Verified files by their sha256: manifests, strata, views, segments."""
+        self.partial = self.root / "partial"
+        """Files by their sha256 as far as they came."""
+        self.models = self.root / "models"
+        """One record per model."""
+
+    def make(self) -> None:
+        try:
+            for folder in (self.blobs, self.partial, self.models):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreProblem(
+                f"the store {self.root} cannot be made or written: {error.strerror}. {VARIABLE} names another place"
+            ) from error
+
+    @contextmanager
+    def locked(
+        self, patience: float = PATIENCE, waiting: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
+        """While only this process may change the store; the system gives the lock back when a process dies."""
+        self.make()
+        lock = FileLock(self.root / "lock", thread_local=False)
+        try:
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                waiting()
+                lock.acquire(timeout=patience)
+        except Timeout:
+            raise StoreBusy(
+                f"another process has been changing {self.root} for {patience:.0f} s; try again when it is done"
+            ) from None
+        except OSError as error:
+            raise StoreProblem(f"the store {self.root} cannot be locked: {error.strerror}") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def default_root() -> Path:
+    """What BITSTRATA_HOME says, or the platform's folder for data of programs."""
+    if given := os.environ.get(VARIABLE):
+        return Path(given)
+    from platformdirs import user_data_path
+
+    return user_data_path("bitstrata", appauthor=False)
