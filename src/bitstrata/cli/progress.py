@@ -58,7 +58,9 @@ class Bar:
             say("waiting for another process that is changing the store")
         elif isinstance(event, Resolved):
             trust = "signed by a pinned key" if event.signed else "integrity only, no key is pinned"
-            say(f"{event.name}, version {event.version}, view {event.view} ({trust}): {size_text(event.bytes)} to fetch")
+            say(
+                f"{event.name}, version {event.version}, view {event.view} ({trust}): {size_text(event.bytes)} to fetch"
+            )
             if event.why:
                 say(f"chosen: {event.why}")
         elif isinstance(event, Fetching) and self._terminal:

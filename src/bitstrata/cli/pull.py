@@ -20,9 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_view(parser, "default: what is held, or the base")
     parser.add_argument("--name", help="what to call it on this device; default: as its publisher does")
     parser.add_argument("--version", type=int, metavar="N", help="this version; default: the newest")
-    parser.add_argument("--trust", metavar="KEY", help="a public key or .pub file; only what it signed is accepted from now on")
+    parser.add_argument(
+        "--trust", metavar="KEY", help="a public key or .pub file; only what it signed is accepted from now on"
+    )
     parser.add_argument("--max-bytes", type=int, metavar="N", help="the best view that takes no more bytes")
-    parser.add_argument("--max-latency", type=float, metavar="MS", help="the best view that takes no longer for an image, measured here")
+    parser.add_argument(
+        "--max-latency", type=float, metavar="MS", help="the best view that takes no longer for an image, measured here"
+    )
     parser.add_argument("--fit", action="store_true", help="the best view that takes at most half of the free memory")
     add_home(parser)
 
@@ -54,4 +58,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(found)
     else:
-        print(f"{found['name']}, version {found['version']}, runs at view {found['view']} ({found['bytes']:,} bytes held)")
+        print(
+            f"{found['name']}, version {found['version']}, runs at view {found['view']} ({found['bytes']:,} bytes held)"
+        )

@@ -11,7 +11,9 @@ from bitstrata.errors import BadOption
 
 
 def add_home(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--home", metavar="DIR", help="the store; default: BITSTRATA_HOME, or the platform's data folder")
+    parser.add_argument(
+        "--home", metavar="DIR", help="the store; default: BITSTRATA_HOME, or the platform's data folder"
+    )
 
 
 def add_view(parser: argparse.ArgumentParser, default: str) -> None:

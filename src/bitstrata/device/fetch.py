@@ -18,7 +18,6 @@ from bitstrata.format.release import Release
 __all__ = ["fetch", "fetch_manifest", "read_small"]
 
 
-
 def fetch_manifest(source: Source, release: Release, blobs: Blobs) -> Manifest:
     """The manifest of a release, checked, and kept."""
     if blobs.has(release.manifest, release.manifest_size):

@@ -39,9 +39,7 @@ class Home:
             ) from error
 
     @contextmanager
-    def locked(
-        self, patience: float = PATIENCE, waiting: Callable[[], None] = lambda: None
-    ) -> Iterator[None]:
+    def locked(self, patience: float = PATIENCE, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
         """While only this process may change the store; the system gives the lock back when a process dies."""
         self.make()
         lock = FileLock(self.root / "lock", thread_local=False)

@@ -49,7 +49,9 @@ def load(
     wanted = view if view is not None else str(bits) if bits is not None else None
     if (Path(source) / layout.MANIFEST).is_file():
         if trust is not None or version is not None:
-            raise BadOption(f"{source} is an artifact on this device, with no releases and signatures: publish it first")
+            raise BadOption(
+                f"{source} is an artifact on this device, with no releases and signatures: publish it first"
+            )
         found = runtime_model.load(source, bits, view=view, threads=threads, runtime=runtime)
         if then is not None:
             found.upgrade(then)

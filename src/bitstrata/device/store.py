@@ -234,7 +234,9 @@ class Store:
         """Names that differ in case only would be one file on some systems."""
         for other in self.records.names():
             if other != name and other.lower() == name.lower():
-                raise WrongModel(f"this device holds a model {other!r}; {name!r} is too near to it: give another --name")
+                raise WrongModel(
+                    f"this device holds a model {other!r}; {name!r} is too near to it: give another --name"
+                )
 
     def _switch(self, source: Source, record: Record, manifest: Manifest, why: str, listen: Listener) -> Record:
         """Fetches what is missing for the view of a record, and then makes the record the one that holds."""
@@ -245,7 +247,9 @@ class Store:
         try:
             fetch(source, missing, self.blobs, listen)
         except NotPublished as error:
-            raise NotPublished(f"{error}. `bitstrata pull {record.name}` goes to the version that is published now") from None
+            raise NotPublished(
+                f"{error}. `bitstrata pull {record.name}` goes to the version that is published now"
+            ) from None
         record = replace(record, views=tuple(sorted({*record.views, *covered})))
         if record != self.records.get(record.name):
             self.records.put(record)

@@ -66,9 +66,7 @@ def _session(manifest: Manifest, name: str, threads: int | None) -> NativeSessio
     for node in layout.tabled_nodes(graph):
         channels = shapes[node.name][1]
         step = np.float32(1.0) if graph.is_quantised(node) else None
-        tables[node.name] = Table(
-            np.full(channels, 0.01, dtype=np.float32), np.zeros(channels, dtype=np.float32), step
-        )
+        tables[node.name] = Table(np.full(channels, 0.01, dtype=np.float32), np.zeros(channels, dtype=np.float32), step)
     own = {weight.name: floats[weight.name] for weight in layout.own_weights(graph)}
     shared = {weight.name: floats[weight.name] for weight in layout.float_weights(graph)}
     view = View(name, bits, tables, own)
