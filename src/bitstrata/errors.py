@@ -239,7 +239,7 @@ class Interrupted(FetchFailed):
 
 
 class SourceMisbehaves(FetchFailed):
-    """Answers that are against the protocol: wrong ranges or lengths, forbidden redirects, endless or encoded bodies."""
+    """Answers against the protocol: wrong ranges or lengths, forbidden redirects, endless or encoded bodies."""
 
 
 class WrongContent(FetchFailed):
