@@ -35,11 +35,11 @@ class Connections:
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._timeout = urllib3.Timeout(connect=patience.connect, read=patience.stall)
-        self._managers: dict[str, urllib3.PoolManager] = {}
+        self._managers: dict[tuple[str | None, bool], urllib3.PoolManager] = {}
 
     def get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
         """The answer, its body still to be read. Errors are urllib3's; `explain` makes them ours."""
-        manager = self._manager(proxy_of(url))
+        manager = self._manager(proxy_of(url), secure=parse_url(url).scheme == "https")
         return manager.urlopen(
             "GET",
             url,
@@ -51,10 +51,10 @@ class Connections:
             timeout=self._timeout,
         )
 
-    def _manager(self, proxy: str | None) -> urllib3.PoolManager:
-        manager = self._managers.get(proxy or "")
+    def _manager(self, proxy: str | None, secure: bool) -> urllib3.PoolManager:
+        manager = self._managers.get((proxy, secure))
         if manager is None:
-            manager = self._managers[proxy or ""] = _open_manager(proxy)
+            manager = self._managers[proxy, secure] = _open_manager(proxy, secure)
         return manager
 
 
@@ -89,7 +89,7 @@ def explain(error: Exception, place: str, patience: Patience) -> FetchFailed:
         what = "the name of the host is not known; is there a network?"
     elif isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
         what = f"no connection within {patience.connect:g} s"
-    elif isinstance(error, ReadTimeoutError) or isinstance(cause, TimeoutError):
+    elif isinstance(error, (ReadTimeoutError, TimeoutError)):
         what = f"nothing came for {patience.stall:g} s"
     elif isinstance(error, NewConnectionError):
         what = "no connection: " + ((isinstance(cause, OSError) and cause.strerror) or "refused")
@@ -105,7 +105,7 @@ def _innermost(error: BaseException) -> BaseException:
     seen = 0
     while seen < 16:
         inner = next((part for part in error.args if isinstance(part, BaseException)), None)
-        inner = inner or error.__cause__ or error.__context__
+        inner = inner or error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if inner is None:
             break
         error, seen = inner, seen + 1
@@ -117,8 +117,8 @@ class _PromptConnection(HTTPConnection):
 
     def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3 itself
         connection = self.sock
-        seconds = connection.gettimeout() if isinstance(connection, socket.socket) else None
-        if seconds is None:
+        seconds = self.timeout
+        if not isinstance(connection, socket.socket) or not isinstance(seconds, (int, float)):
             return super().getresponse()
         # Beneath TLS: its own shutdown would let the reader take what is encrypted for what is not.
         with limited(seconds, lambda: socket.socket.shutdown(connection, socket.SHUT_RDWR)):
@@ -137,9 +137,10 @@ class _SecurePool(HTTPSConnectionPool):
     ConnectionCls = _PromptSecureConnection
 
 
-def _open_manager(proxy: str | None) -> urllib3.PoolManager:
-    # The system's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR.
-    context = ssl.create_default_context()
+def _open_manager(proxy: str | None, secure: bool) -> urllib3.PoolManager:
+    # The system's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR; reading them takes a while.
+    secure = secure or (proxy is not None and proxy.startswith("https:"))
+    context = ssl.create_default_context() if secure else None
     manager: urllib3.PoolManager
     if proxy is None:
         manager = urllib3.PoolManager(num_pools=8, maxsize=8, ssl_context=context)
