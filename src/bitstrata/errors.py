@@ -229,8 +229,17 @@ class SourceUnreachable(FetchFailed):
     """No answer, broken connections or server errors, until all tries were used up; or offline mode."""
 
 
+class Interrupted(FetchFailed):
+    """Something on the way that another try may mend. Where all tries fail, it becomes `SourceUnreachable`."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds that the source asks to be left alone for."""
+
+
 class SourceMisbehaves(FetchFailed):
-    """Answers that are against the protocol: wrong ranges or lengths, forbidden redirects, endless or encoded bodies."""
+    """Answers against the protocol: wrong ranges or lengths, forbidden redirects, endless or encoded bodies."""
 
 
 class WrongContent(FetchFailed):

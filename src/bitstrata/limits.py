@@ -69,3 +69,13 @@ MAX_KEY_ROTATIONS = 256
 
 #: Bytes of one request's headers and address: no source needs more.
 MAX_ADDRESS = 8192
+
+#: Redirects that one request follows.
+MAX_REDIRECTS = 5
+
+#: Bytes of a list of signed addresses (`*.presigned.json`), and of a file of headers.
+MAX_PRESIGNED_BYTES = 4 * 2**20
+MAX_HEADERS_FILE_BYTES = 65_536
+
+#: Characters of an ETag that is kept to resume with.
+MAX_VALIDATOR = 256
