@@ -1,4 +1,4 @@
-"""The plot of benchmarks/cost.py: a panel for each title and axis, a line for each width; both axes in powers of two."""
+"""The plot of benchmarks/cost.py: a panel for each title and axis, a line for each width; axes in powers of two."""
 
 from __future__ import annotations
 

@@ -294,5 +294,9 @@ class NothingFits(BitstrataError, ValueError):
     """No view stays within the limits that were given; the message says how near the smallest comes."""
 
 
+class BadKey(BitstrataError, ValueError):
+    """A private key that cannot be used: not there, of another kind, or its passphrase is missing or wrong."""
+
+
 class CannotPublish(BitstrataError, ValueError):
     """A destination that already holds something else, or that nothing can be written to."""

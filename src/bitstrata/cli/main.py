@@ -41,6 +41,9 @@ VERBS = {
     "gc": ("gc", "free the disk of what no model needs"),
     "predict": ("predict", "say what a network sees in images"),
     "bench": ("bench", "measure how fast an artifact runs here, layer by layer"),
+    "push": ("push", "publish an artifact to a folder or an object store"),
+    "serve": ("serve", "serve a published folder over HTTP, for trying things"),
+    "keygen": ("keygen", "make a pair of keys to sign releases with"),
     "demo": ("demo", "train a small network on embedded data and show what its widths come to"),
     "doctor": ("doctor", "show what this installation has"),
 }
@@ -57,6 +60,9 @@ POSITIONALS = {
     "remove": " NAME",
     "predict": " ARTIFACT|SRC IMAGE...",
     "bench": " ARTIFACT",
+    "push": " ARTIFACT DEST",
+    "serve": " DIR",
+    "keygen": " NAME",
 }
 
 

@@ -72,7 +72,7 @@ def _judge(manifest: Manifest, name: str, limits: Limits, memory: int | None) ->
 
 
 def free_memory() -> int:
-    """Bytes that this process could still take, by what the system says, and by its control group where there is one."""
+    """Bytes that this process could still take, by the system and by its control group where there is one."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)

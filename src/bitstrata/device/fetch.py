@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bitstrata.device.blobs import Blobs
-from bitstrata.device.download import download, download_range, read_small
+from bitstrata.device.download import download, download_range, download_small
 from bitstrata.device.events import Fetching, Listener
 from bitstrata.device.held import check_release
 from bitstrata.device.needs import Need
@@ -15,8 +15,6 @@ from bitstrata.format import published
 from bitstrata.format.manifest import Manifest, check_manifest, decode_manifest, sha256
 from bitstrata.format.release import Release
 
-__all__ = ["fetch", "fetch_manifest", "read_small"]
-
 
 def fetch_manifest(source: Source, release: Release, blobs: Blobs) -> Manifest:
     """The manifest of a release, checked, and kept."""
@@ -24,7 +22,7 @@ def fetch_manifest(source: Source, release: Release, blobs: Blobs) -> Manifest:
         content = blobs.read(release.manifest, release.manifest_size)
     else:
         path = published.manifest(release.manifest)
-        content = read_small(source, path, release.manifest_size)
+        content = download_small(source, path, release.manifest_size)
         if sha256(content) != release.manifest:
             raise WrongContent(f"{path} of {source.address} is not what the release names: its sha256 is another")
     manifest = decode_manifest(content)

@@ -30,12 +30,12 @@ def load(
     home: Home | str | Path | None = None,
     listen: Listener = nobody,
 ) -> Model:
-    """A model, ready to run. What this device holds already is used as it is, with no network; `bitstrata pull` updates.
+    """A model, ready to run. What this device holds is used as it is, with no network; `bitstrata pull` updates.
 
     source          an artifact (a folder), a model that is held (its name), or where one is published: a path,
                     http(s)://, s3://bucket/prefix, hf://org/name@revision
-    bits, view      which view `model(x)` runs: a width, or a view by name; by default the one held, else for an artifact
-                    the highest width and for a source the base
+    bits, view      which view `model(x)` runs: a width, or a view by name; by default the one held, else for an
+                    artifact the highest width and for a source the base
     then            a width or view to upgrade to in the background, step by step, while the model runs already
     trust           a public key, or a file with one: only what it has signed is accepted, now and later
     version         of the model; by default the newest, when it is first fetched

@@ -70,8 +70,8 @@ class Records:
             release = record.release
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BitstrataError) as error:
             raise StoreDamaged(
-                f"{self.home.models / file} is damaged: {str(error)[:200]!a}. Remove it and pull {name} again; what was "
-                f"fetched is kept"
+                f"{self.home.models / file} is damaged: {str(error)[:200]!a}. Remove it and pull {name} again; what "
+                f"was fetched is kept"
             ) from None
         if record.name != name or release.name == "":
             raise StoreDamaged(f"{self.home.models / file} is the record of {record.name!r}")

@@ -1,8 +1,8 @@
 """The store of a device: pull, upgrade, downgrade, list, verify, gc.
 
 Every change has the same shape: fetch into `partial/`, verify, move to `blobs/`, and when all that a view needs is
-there, replace the model's record. A process that dies anywhere leaves the old record or the new one; what it had fetched
-is found again by the next try.
+there, replace the model's record. A process that dies anywhere leaves the old record or the new one; what it had
+fetched is found again by the next try.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from bitstrata.device.blobs import Blobs
 from bitstrata.device.choose import Limits, choose
+from bitstrata.device.download import download_small
 from bitstrata.device.events import Listener, Resolved, Switched, Waiting, nobody
-from bitstrata.device.fetch import fetch, fetch_manifest, read_small
+from bitstrata.device.fetch import fetch, fetch_manifest
 from bitstrata.device.held import HeldArtifact
 from bitstrata.device.home import PATIENCE, Home
 from bitstrata.device.needs import Need, covered_views, mean_bits, needs_of
@@ -197,7 +198,7 @@ class Store:
         from bitstrata.device.trust import check_release  # not where nothing is fetched: it takes long to import
 
         path = published.LATEST if version is None else published.release(version)
-        content = read_small(source, path, MAX_RELEASE_BYTES)
+        content = download_small(source, path, MAX_RELEASE_BYTES)
         place = f"{path} of {source.address}"
         release = decode_payload(decode_envelope(content, place), Release, place)  # not to be trusted yet
         name = name or release.name
@@ -213,12 +214,12 @@ class Store:
             place,
             trusted=trusted,
             held=before.release if before else None,
-            next_key_set=lambda number: read_small(source, published.key_set(number), MAX_RELEASE_BYTES),
+            next_key_set=lambda number: download_small(source, published.key_set(number), MAX_RELEASE_BYTES),
         )
         if before and before.source != source.address and trusted is None:
             raise WrongModel(
-                f"{name} is held from {before.source}; what {source.address} publishes under that name may be something "
-                f"else. Give it a name of its own (--name), or pin a key that signs both"
+                f"{name} is held from {before.source}; what {source.address} publishes under that name may be "
+                f"something else. Give it a name of its own (--name), or pin a key that signs both"
             )
         same = before is not None and before.release.manifest == release.manifest
         return Record(

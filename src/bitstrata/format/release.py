@@ -40,7 +40,8 @@ class KeySet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     kind: Literal["bitstrata-keys"] = "bitstrata-keys"
     name: Name
-    number: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    number: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+    """Published sets count from 1. 0 is the key that was pinned or signed with before there was any set."""
     keys: Annotated[tuple[PublicKey, ...], msgspec.Meta(min_length=1, max_length=MAX_KEYS)]
 
 
