@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     store = store_of(arguments)
-    found = [shown(store, record) for record in store.list()]
+    found = [shown(store, record) for record in store.models()]
     if arguments.json:
         print_json({"home": str(store.home.root), "models": found})
         return

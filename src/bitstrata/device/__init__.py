@@ -1,3 +1,3 @@
 """What a device holds: fetch, resume, verify, switch, prune; `load`."""
 
-from bitstrata.device.load import load as load
+from bitstrata.device.loading import load as load

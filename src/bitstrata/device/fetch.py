@@ -48,8 +48,8 @@ def fetch(source: Source, needs: list[Need], blobs: Blobs, listen: Listener) -> 
             blobs.adopt(need.digest)
         else:
             _fetch_segments(source, run, blobs)
+            told(sum(need.size for need in run))
         done += sum(need.size for need in run)
-        told(sum(need.size for need in run))
 
 
 def _runs(needs: list[Need]) -> list[list[Need]]:

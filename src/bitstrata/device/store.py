@@ -146,7 +146,7 @@ class Store:
                 continue
             return HeldArtifact(self.blobs, release, content, name)
 
-    def list(self) -> list[Record]:
+    def models(self) -> list[Record]:
         return [self.records.of(name) for name in self.records.names()]
 
     def held_views(self, name: str) -> list[str]:
@@ -202,7 +202,8 @@ class Store:
         place = f"{path} of {source.address}"
         release = decode_payload(decode_envelope(content, place), Release, place)  # not to be trusted yet
         name = name or release.name
-        before = self.records.get(name) or self._twin(name)
+        before = self.records.get(name)
+        self._refuse_twin(name)
         trusted: KeySet | bytes | None = before.trusted if before else None
         if isinstance(trusted, KeySet) and trust is not None and trust not in trusted.keys:
             raise WrongSignature(
@@ -231,7 +232,7 @@ class Store:
             views=before.views if before and same else (),
         ), release
 
-    def _twin(self, name: str) -> None:
+    def _refuse_twin(self, name: str) -> None:
         """Names that differ in case only would be one file on some systems."""
         for other in self.records.names():
             if other != name and other.lower() == name.lower():

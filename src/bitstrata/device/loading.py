@@ -95,4 +95,4 @@ def _by_source(store: Store, source: str) -> Record | None:
     from bitstrata.device.open_source import open_source
 
     address = open_source(source).address
-    return next((record for record in store.list() if record.source == address), None)
+    return next((record for record in store.models() if record.source == address), None)
