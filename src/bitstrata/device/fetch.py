@@ -34,6 +34,8 @@ def fetch_manifest(source: Source, release: Release, blobs: Blobs) -> Manifest:
 
 def fetch(source: Source, needs: list[Need], blobs: Blobs, listen: Listener) -> None:
     """Everything in a list of what is missing."""
+    if not needs:
+        return  # also where the disk is full
     blobs.make_room(sum(need.size - blobs.fetched(need.digest) for need in needs))
     total, done = sum(need.size for need in needs), 0
 

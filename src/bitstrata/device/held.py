@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bitstrata.device.blobs import Blobs
-from bitstrata.errors import MissingFile, WrongModel
+from bitstrata.errors import BadArtifact, MissingFile, WrongModel
 from bitstrata.format.artifact import Artifact, Segments, check_segment
 from bitstrata.format.manifest import Manifest, check_manifest, decode_manifest
 from bitstrata.format.release import Release
@@ -28,6 +28,11 @@ class HeldArtifact(Artifact):
             raise MissingFile(
                 f"{file} of {self.held_name} is not on this device: `bitstrata upgrade {self.held_name} --bits N` "
                 f"fetches what more bits need, `bitstrata pull {self.held_name}` what was lost"
+            ) from None
+        except BadArtifact as error:
+            raise type(error)(
+                f"{file} of {self.held_name} is damaged on this device: `bitstrata verify {self.held_name}` removes what "
+                f"is, and `bitstrata pull {self.held_name}` fetches it again"
             ) from None
 
     def _read_stratum(self, index: int) -> Segments:
