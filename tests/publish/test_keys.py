@@ -1,8 +1,10 @@
 """Keys are made once, readable by their owner alone, and no secret ever shows in a message."""
 
+import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
@@ -51,6 +53,20 @@ def test_nothing_is_overwritten(tmp_path: Path, suffix: str) -> None:
         generate(tmp_path / "mine")
     assert [path.name for path in tmp_path.iterdir()] == [there.name]
     assert there.read_text() == "mine"
+
+
+def test_half_a_pair_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def full(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path).endswith(".pub"):
+            raise OSError(errno.ENOSPC, "disk full")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match="disk full"):
+        generate(tmp_path / "mine")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,14 @@ def test_a_rotation_is_followed_by_devices(destination: Any, tmp_path: Path) -> 
     assert decode_payload(found, KeySet, "").keys == (A.public,)
 
 
+def test_a_spare_key_from_the_beginning(destination: Any, tmp_path: Path) -> None:
+    done = push(artifact(tmp_path), destination, key=A, rotate_from=A, spares=[C.public])
+    assert done.key_set == 1
+    assert read_release(destination, A.public).version == 1
+    push(artifact(tmp_path, version=2), destination, key=B, rotate_from=C)
+    assert read_release(destination, A.public).version == 2
+
+
 def test_a_rotation_needs_no_new_version(destination: Any, tmp_path: Path) -> None:
     path = artifact(tmp_path)
     push(path, destination, key=A)

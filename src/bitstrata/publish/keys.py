@@ -69,7 +69,11 @@ def generate(name: str | Path) -> KeyFiles:
     key = Ed25519PrivateKey.generate()
     _write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption), 0o600)
     signing = SigningKey(key)
-    _write_new(public, f"{public_text(signing.public)}\n".encode(), 0o644)
+    try:
+        _write_new(public, f"{public_text(signing.public)}\n".encode(), 0o644)
+    except BaseException:
+        private.unlink(missing_ok=True)  # nobody has used it yet
+        raise
     return KeyFiles(private, public, signing.public, passphrase is not None)
 
 
