@@ -56,6 +56,11 @@ class Faults:
     token: str | None = None
     """What Authorization must be."""
 
+    def __str__(self) -> str:
+        """For the names of tests: the switches that are on."""
+        usual = vars(Faults())
+        return ", ".join(f"{name}={value}" for name, value in vars(self).items() if value != usual[name]) or "none"
+
 
 @dataclass(frozen=True)
 class Request:

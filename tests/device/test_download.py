@@ -85,13 +85,13 @@ def test_empty_file_needs_no_request(server: Server, tmp_path: Path) -> None:
         Faults(endless=True),
         Faults(endless=True, unframed=True),
     ],
-    ids=repr,
+    ids=str,
 )
 def test_faults_that_are_overcome(server: Server, tmp_path: Path, faults: Faults) -> None:
     server.faults = faults
     begin = time.monotonic()
     fetch(server, tmp_path / "partial")
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_faults_that_are_overcome(server: Server, tmp_path: Path, faults: Faults
         (Faults(header_drip=0.1), SourceUnreachable, "nothing came for 0.4 s"),
         (Faults(line_drip=0.1), SourceUnreachable, "nothing came for 0.4 s"),
     ],
-    ids=repr,
+    ids=str,
 )
 def test_faults_that_end_in_a_typed_error(
     server: Server, tmp_path: Path, faults: Faults, error: type[FetchFailed], says: str
@@ -128,7 +128,7 @@ def test_faults_that_end_in_a_typed_error(
     begin = time.monotonic()
     with pytest.raises(error, match=says) as raised:
         fetch(server, tmp_path / "partial")
-    assert time.monotonic() - begin < 6
+    assert time.monotonic() - begin < 20
     assert type(raised.value) is error
     assert server.body_bytes < 3 * len(CONTENT)
 
@@ -364,7 +364,7 @@ def test_a_link_in_the_place_of_the_partial_file_is_not_followed(server: Server,
         Faults(endless=True, unframed=True, no_ranges=True),
         Faults(chunked=True, cuts=[3_000]),
     ],
-    ids=repr,
+    ids=str,
 )
 def test_ranges(server: Server, faults: Faults) -> None:
     path, _ = server.add(CONTENT)
@@ -388,7 +388,7 @@ def test_a_range_costs_its_own_size(server: Server) -> None:
         (Faults(extra_length=3), SourceMisbehaves),
         (Faults(always=404), NotPublished),
     ],
-    ids=repr,
+    ids=str,
 )
 def test_ranges_that_end_in_a_typed_error(server: Server, faults: Faults, error: type[FetchFailed]) -> None:
     path, _ = server.add(CONTENT)

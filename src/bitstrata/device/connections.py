@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import Mapping
+from contextvars import ContextVar
 from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
 
@@ -28,6 +30,18 @@ from urllib3.util import parse_url
 from bitstrata.device.pace import Patience, limited
 from bitstrata.errors import FetchFailed, Interrupted, SourceMisbehaves, SourceUnreachable
 
+_PRIVATE: ContextVar[bool] = ContextVar("bitstrata_private", default=False)
+
+
+def _without_query(record: logging.LogRecord) -> bool:
+    """urllib3 logs whole addresses; of ours none is shown with its query, which may be a signature."""
+    if _PRIVATE.get() and isinstance(record.args, tuple):
+        record.args = tuple(part.split("?")[0] if isinstance(part, str) else part for part in record.args)
+    return True
+
+
+logging.getLogger("urllib3.connectionpool").addFilter(_without_query)
+
 
 class Connections:
     """Sends requests, one connection for many where the server keeps it open. Redirects are the caller's matter."""
@@ -40,16 +54,20 @@ class Connections:
     def get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
         """The answer, its body still to be read. Errors are urllib3's; `explain` makes them ours."""
         manager = self._manager(proxy_of(url), secure=parse_url(url).scheme == "https")
-        return manager.urlopen(
-            "GET",
-            url,
-            redirect=False,
-            retries=False,
-            preload_content=False,
-            decode_content=False,
-            headers=headers,
-            timeout=self._timeout,
-        )
+        private = _PRIVATE.set(True)
+        try:
+            return manager.urlopen(
+                "GET",
+                url,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+                headers=headers,
+                timeout=self._timeout,
+            )
+        finally:
+            _PRIVATE.reset(private)
 
     def _manager(self, proxy: str | None, secure: bool) -> urllib3.PoolManager:
         manager = self._managers.get((proxy, secure))
