@@ -277,11 +277,8 @@ def test_killed_and_started_again(server: Server, tmp_path: Path) -> None:
     path, digest = server.add(content)
     place = tmp_path / "partial"
     arguments = [sys.executable, "-c", PROGRAM, server.address, path, digest, str(len(content)), str(place)]
-    server.faults = Faults(extra_length=0, cuts=[], drip=0)
     first = 700_000
-    # The rest does not come until the process is dead.
-    server.files[path] = content[:first]
-    server.faults = Faults(extra_length=len(content) - first, etags=['"same"'])
+    server.faults = Faults(hold=first, etags=['"same"'])
     process = subprocess.Popen(arguments)
     try:
         deadline = time.monotonic() + 15
@@ -292,7 +289,6 @@ def test_killed_and_started_again(server: Server, tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert json.loads((tmp_path / "partial.json").read_text())["validator"] == '"same"'
-    server.files[path] = content
     server.faults = Faults(etags=['"same"'])
     before = len(server.requests)
     subprocess.run(arguments, check=True, timeout=30)
@@ -302,6 +298,7 @@ def test_killed_and_started_again(server: Server, tmp_path: Path) -> None:
     assert again[0].headers["If-Range"] == '"same"'
     had = int(again[0].headers["Range"].removeprefix("bytes=").rstrip("-"))
     assert had == first
+    assert server.body_bytes == len(content)
 
 
 def test_another_source_sends_the_rest(server: Server, tmp_path: Path) -> None:

@@ -266,6 +266,11 @@ def test_proxies_that_are_of_no_use(monkeypatch: pytest.MonkeyPatch, proxy: str)
         open_source("http://models.example/m").read("latest.json", 10)
 
 
+def test_a_name_that_no_host_has() -> None:
+    with pytest.raises(BadSource, match="no host"):
+        open_source(f"http://{'x' * 64}.example/m").read("latest.json", 10)
+
+
 def test_offline(monkeypatch: pytest.MonkeyPatch, server: Server, tmp_path: Path) -> None:
     monkeypatch.setenv("BITSTRATA_OFFLINE", "1")
     signed = tmp_path / "model.presigned.json"

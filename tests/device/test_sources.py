@@ -314,11 +314,18 @@ def test_presigned_that_has_expired(server: Server, tmp_path: Path) -> None:
     with pytest.raises(AccessDenied, match="it has expired at 2024-01-02 04:04 UTC") as raised:
         source.read("latest.json", 10)
     assert SECRET not in str(raised.value)
-    # A new list in the same place is used at once.
-    write_list(place, f'{{"latest.json": "{server.address}/two"}}')
+    assert len(server.requests) == 1
+    # A new list in the same place is used at once, and when what was signed before no longer holds.
     server.faults = Faults()
-    server.files["two"] = b"{}"
-    assert source.read("latest.json", 10) == b"{}"
+    for name in ("two", "three"):
+        write_list(place, f'{{"latest.json": "{server.address}/{name}"}}')
+        server.files[name] = name.encode()
+        assert source.read("latest.json", 10) == name.encode()
+        server.faults.statuses = [403]
+    write_list(place, f'{{"latest.json": "{server.address}/three"}}')
+    server.faults.statuses = [403, 403]
+    with pytest.raises(AccessDenied, match="may have expired"):
+        source.read("latest.json", 10)
 
 
 @pytest.mark.parametrize(

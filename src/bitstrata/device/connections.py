@@ -28,7 +28,7 @@ from urllib3.response import BaseHTTPResponse, HTTPResponse
 from urllib3.util import parse_url
 
 from bitstrata.device.pace import Patience, limited
-from bitstrata.errors import FetchFailed, Interrupted, SourceMisbehaves, SourceUnreachable
+from bitstrata.errors import BadSource, FetchFailed, Interrupted, SourceMisbehaves, SourceUnreachable
 
 _PRIVATE: ContextVar[bool] = ContextVar("bitstrata_private", default=False)
 
@@ -101,7 +101,9 @@ def explain(error: Exception, place: str, patience: Patience) -> FetchFailed:
             f"{place}: {by_proxy}its certificate is not accepted ({cause.verify_message}). Where it is signed by an "
             f"authority of your own, name that one's file in SSL_CERT_FILE; and see that the clock is right"
         )
-    if isinstance(error, (InvalidHeader, LocationValueError)):
+    if isinstance(error, LocationValueError):
+        return BadSource(f"{place}: no host has such a name")
+    if isinstance(error, InvalidHeader):
         return SourceMisbehaves(f"{place}: {by_proxy}the headers of the answer contradict each other")
     if isinstance(error, NameResolutionError):
         what = "the name of the host is not known; is there a network?"
