@@ -48,6 +48,26 @@ def test_truncated_small_file_is_worth_another_try(server: Server) -> None:
         HttpSource(server.address).read("latest.json", 1000)
 
 
+@pytest.mark.parametrize(
+    "content_range", ["bytes 0-898/1000", "bytes 102-1000/1001", "bytes 101-999/999", "bytes 101-*/*"]
+)
+def test_a_range_that_was_not_asked_for(server: Server, content_range: str) -> None:
+    """Of the right length, and from another place."""
+    path, _ = server.add(bytes(1000))
+    server.faults.content_range = content_range
+    with pytest.raises(SourceMisbehaves, match="range"), HttpSource(server.address).open(path, 101):
+        pass
+
+
+def test_the_rest_of_another_file_is_not_taken(server: Server) -> None:
+    path, _ = server.add(b"0123456789")
+    server.faults = Faults(etags=['"new"'], ignore_if_range=True)
+    with HttpSource(server.address).open(path, 4, validator='"old"') as body:
+        assert (body.start, body.validator, b"".join(body.chunks)) == (0, '"new"', b"0123456789")
+    with HttpSource(server.address).open(path, 4, validator='"new"') as body:
+        assert (body.start, body.validator, b"".join(body.chunks)) == (4, '"new"', b"456789")
+
+
 def test_connections_are_used_again(server: Server) -> None:
     server.files["latest.json"] = b"{}" * 50
     source = HttpSource(server.address)

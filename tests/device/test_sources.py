@@ -280,7 +280,10 @@ def write_list(place: Path, files: str) -> Path:
     return place
 
 
-def test_presigned(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presigned(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
     monkeypatch.setenv("BITSTRATA_TOKEN", "token-for-others")
     server.files["bucket/one"] = b"{}"
     place = write_list(tmp_path / "m.presigned.json", f'{{"latest.json": "{server.address}/bucket/one?sig={SECRET}"}}')
@@ -289,6 +292,8 @@ def test_presigned(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert server.requests[0].path == f"/bucket/one?sig={SECRET}"
     assert "token-for-others" not in str(server.requests)
     assert SECRET not in source.address + repr(source)
+    assert "/bucket/one" in caplog.text
+    assert SECRET not in caplog.text
     with pytest.raises(NotPublished, match="not among the signed addresses"):
         source.read("keys/1.json", 10)
 
