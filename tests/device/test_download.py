@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bitstrata.device.folder import FolderSource
 from bitstrata.device.http import HttpSource
 from bitstrata.device.pace import Patience
 from bitstrata.device.retries import Retries
+from bitstrata.device.sources import Body
 from bitstrata.errors import (
     AccessDenied,
     FetchFailed,
@@ -448,3 +450,46 @@ def test_interruptions_are_fetch_failures() -> None:
     error = Interrupted("why", retry_after=3)
     assert isinstance(error, FetchFailed)
     assert (str(error), error.retry_after, error.errno) == ("why", 3, None)
+
+
+class FromTheStart:
+    """A source that knows no ranges, and never comes beyond the same place."""
+
+    address = "nowhere"
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def read(self, path: str, limit: int) -> bytes:
+        raise NotImplementedError
+
+    @contextmanager
+    def open(self, path: str, start: int = 0, stop: int | None = None, validator: str | None = None) -> Iterator[Body]:
+        self.opened += 1
+
+        def chunks() -> Iterator[bytes]:
+            for _ in range(10):
+                yield bytes(1000)
+            raise Interrupted("cut")
+
+        yield Body(0, 20_000, None, chunks())
+
+
+def test_what_came_before_is_no_progress(tmp_path: Path) -> None:
+    source, policy = FromTheStart(), Retries(tries=3, tries_in_all=50, first_pause=0, progress=1000)
+    with pytest.raises(SourceUnreachable, match="tried 3 times"):
+        download(source, "path", "0" * 64, 20_000, tmp_path / "partial", policy=policy)
+    assert source.opened == 3
+
+
+def test_wrong_bytes_are_gone_before_the_next_try(server: Server, tmp_path: Path) -> None:
+    path, digest = server.add(CONTENT)
+    server.files[path] = bytes(len(CONTENT))
+
+    def progress(count: int) -> None:
+        if count == len(CONTENT):
+            server.faults = Faults(always=404)
+
+    with pytest.raises(NotPublished):
+        download(HttpSource(server.address), path, digest, len(CONTENT), tmp_path / "partial", progress=progress)
+    assert (tmp_path / "partial").read_bytes() == b""
