@@ -31,6 +31,8 @@ class Faults:
     cuts: list[int] = field(default_factory=list)
     """Body bytes after which the next connections end."""
     cut_every: int | None = None
+    hold: int | None = None
+    """Body bytes after which nothing more comes until the faults are others."""
     reset: bool = False
     """Ends are resets."""
     no_ranges: bool = False
@@ -55,6 +57,11 @@ class Faults:
     redirects: dict[str, str] = field(default_factory=dict)
     token: str | None = None
     """What Authorization must be."""
+
+    def __str__(self) -> str:
+        """For the names of tests: the switches that are on."""
+        usual = vars(Faults())
+        return ", ".join(f"{name}={value}" for name, value in vars(self).items() if value != usual[name]) or "none"
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._drip(b"1;" + b" " * 10_000, faults.line_drip)
             return
         chunked = not framed and not faults.unframed
+        if faults.hold is not None:
+            self._send_body(body[: faults.hold], chunked, faults)
+            while self.server.owner.faults is faults:
+                self._wait(0.01)
+            self.close_connection = True
+            return
         self._send_body(body if cut is None or status >= 300 else body[:cut], chunked, faults)
         if chunked and cut is None:
             self.wfile.write(b"0\r\n\r\n")

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bitstrata.device.folder import FolderSource
 from bitstrata.device.http import HttpSource
 from bitstrata.device.pace import Patience
 from bitstrata.device.retries import Retries
+from bitstrata.device.sources import Body
 from bitstrata.errors import (
     AccessDenied,
     FetchFailed,
@@ -85,13 +87,13 @@ def test_empty_file_needs_no_request(server: Server, tmp_path: Path) -> None:
         Faults(endless=True),
         Faults(endless=True, unframed=True),
     ],
-    ids=repr,
+    ids=str,
 )
 def test_faults_that_are_overcome(server: Server, tmp_path: Path, faults: Faults) -> None:
     server.faults = faults
     begin = time.monotonic()
     fetch(server, tmp_path / "partial")
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_faults_that_are_overcome(server: Server, tmp_path: Path, faults: Faults
         (Faults(header_drip=0.1), SourceUnreachable, "nothing came for 0.4 s"),
         (Faults(line_drip=0.1), SourceUnreachable, "nothing came for 0.4 s"),
     ],
-    ids=repr,
+    ids=str,
 )
 def test_faults_that_end_in_a_typed_error(
     server: Server, tmp_path: Path, faults: Faults, error: type[FetchFailed], says: str
@@ -128,7 +130,7 @@ def test_faults_that_end_in_a_typed_error(
     begin = time.monotonic()
     with pytest.raises(error, match=says) as raised:
         fetch(server, tmp_path / "partial")
-    assert time.monotonic() - begin < 6
+    assert time.monotonic() - begin < 20
     assert type(raised.value) is error
     assert server.body_bytes < 3 * len(CONTENT)
 
@@ -277,11 +279,8 @@ def test_killed_and_started_again(server: Server, tmp_path: Path) -> None:
     path, digest = server.add(content)
     place = tmp_path / "partial"
     arguments = [sys.executable, "-c", PROGRAM, server.address, path, digest, str(len(content)), str(place)]
-    server.faults = Faults(extra_length=0, cuts=[], drip=0)
     first = 700_000
-    # The rest does not come until the process is dead.
-    server.files[path] = content[:first]
-    server.faults = Faults(extra_length=len(content) - first, etags=['"same"'])
+    server.faults = Faults(hold=first, etags=['"same"'])
     process = subprocess.Popen(arguments)
     try:
         deadline = time.monotonic() + 15
@@ -292,7 +291,6 @@ def test_killed_and_started_again(server: Server, tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert json.loads((tmp_path / "partial.json").read_text())["validator"] == '"same"'
-    server.files[path] = content
     server.faults = Faults(etags=['"same"'])
     before = len(server.requests)
     subprocess.run(arguments, check=True, timeout=30)
@@ -302,6 +300,7 @@ def test_killed_and_started_again(server: Server, tmp_path: Path) -> None:
     assert again[0].headers["If-Range"] == '"same"'
     had = int(again[0].headers["Range"].removeprefix("bytes=").rstrip("-"))
     assert had == first
+    assert server.body_bytes == len(content)
 
 
 def test_another_source_sends_the_rest(server: Server, tmp_path: Path) -> None:
@@ -364,7 +363,7 @@ def test_a_link_in_the_place_of_the_partial_file_is_not_followed(server: Server,
         Faults(endless=True, unframed=True, no_ranges=True),
         Faults(chunked=True, cuts=[3_000]),
     ],
-    ids=repr,
+    ids=str,
 )
 def test_ranges(server: Server, faults: Faults) -> None:
     path, _ = server.add(CONTENT)
@@ -388,7 +387,7 @@ def test_a_range_costs_its_own_size(server: Server) -> None:
         (Faults(extra_length=3), SourceMisbehaves),
         (Faults(always=404), NotPublished),
     ],
-    ids=repr,
+    ids=str,
 )
 def test_ranges_that_end_in_a_typed_error(server: Server, faults: Faults, error: type[FetchFailed]) -> None:
     path, _ = server.add(CONTENT)
@@ -451,3 +450,46 @@ def test_interruptions_are_fetch_failures() -> None:
     error = Interrupted("why", retry_after=3)
     assert isinstance(error, FetchFailed)
     assert (str(error), error.retry_after, error.errno) == ("why", 3, None)
+
+
+class FromTheStart:
+    """A source that knows no ranges, and never comes beyond the same place."""
+
+    address = "nowhere"
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def read(self, path: str, limit: int) -> bytes:
+        raise NotImplementedError
+
+    @contextmanager
+    def open(self, path: str, start: int = 0, stop: int | None = None, validator: str | None = None) -> Iterator[Body]:
+        self.opened += 1
+
+        def chunks() -> Iterator[bytes]:
+            for _ in range(10):
+                yield bytes(1000)
+            raise Interrupted("cut")
+
+        yield Body(0, 20_000, None, chunks())
+
+
+def test_what_came_before_is_no_progress(tmp_path: Path) -> None:
+    source, policy = FromTheStart(), Retries(tries=3, tries_in_all=50, first_pause=0, progress=1000)
+    with pytest.raises(SourceUnreachable, match="tried 3 times"):
+        download(source, "path", "0" * 64, 20_000, tmp_path / "partial", policy=policy)
+    assert source.opened == 3
+
+
+def test_wrong_bytes_are_gone_before_the_next_try(server: Server, tmp_path: Path) -> None:
+    path, digest = server.add(CONTENT)
+    server.files[path] = bytes(len(CONTENT))
+
+    def progress(count: int) -> None:
+        if count == len(CONTENT):
+            server.faults = Faults(always=404)
+
+    with pytest.raises(NotPublished):
+        download(HttpSource(server.address), path, digest, len(CONTENT), tmp_path / "partial", progress=progress)
+    assert (tmp_path / "partial").read_bytes() == b""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import Mapping
+from contextvars import ContextVar
 from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
 
@@ -26,7 +28,19 @@ from urllib3.response import BaseHTTPResponse, HTTPResponse
 from urllib3.util import parse_url
 
 from bitstrata.device.pace import Patience, limited
-from bitstrata.errors import FetchFailed, Interrupted, SourceMisbehaves, SourceUnreachable
+from bitstrata.errors import BadSource, FetchFailed, Interrupted, SourceMisbehaves, SourceUnreachable
+
+_PRIVATE: ContextVar[bool] = ContextVar("bitstrata_private", default=False)
+
+
+def _without_query(record: logging.LogRecord) -> bool:
+    """urllib3 logs whole addresses; of ours none is shown with its query, which may be a signature."""
+    if _PRIVATE.get() and isinstance(record.args, tuple):
+        record.args = tuple(part.split("?")[0] if isinstance(part, str) else part for part in record.args)
+    return True
+
+
+logging.getLogger("urllib3.connectionpool").addFilter(_without_query)
 
 
 class Connections:
@@ -40,16 +54,20 @@ class Connections:
     def get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
         """The answer, its body still to be read. Errors are urllib3's; `explain` makes them ours."""
         manager = self._manager(proxy_of(url), secure=parse_url(url).scheme == "https")
-        return manager.urlopen(
-            "GET",
-            url,
-            redirect=False,
-            retries=False,
-            preload_content=False,
-            decode_content=False,
-            headers=headers,
-            timeout=self._timeout,
-        )
+        private = _PRIVATE.set(True)
+        try:
+            return manager.urlopen(
+                "GET",
+                url,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+                headers=headers,
+                timeout=self._timeout,
+            )
+        finally:
+            _PRIVATE.reset(private)
 
     def _manager(self, proxy: str | None, secure: bool) -> urllib3.PoolManager:
         manager = self._managers.get((proxy, secure))
@@ -83,7 +101,9 @@ def explain(error: Exception, place: str, patience: Patience) -> FetchFailed:
             f"{place}: {by_proxy}its certificate is not accepted ({cause.verify_message}). Where it is signed by an "
             f"authority of your own, name that one's file in SSL_CERT_FILE; and see that the clock is right"
         )
-    if isinstance(error, (InvalidHeader, LocationValueError)):
+    if isinstance(error, LocationValueError):
+        return BadSource(f"{place}: no host has such a name")
+    if isinstance(error, InvalidHeader):
         return SourceMisbehaves(f"{place}: {by_proxy}the headers of the answer contradict each other")
     if isinstance(error, NameResolutionError):
         what = "the name of the host is not known; is there a network?"

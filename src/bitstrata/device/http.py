@@ -65,23 +65,26 @@ class WebSource(ABC):
     @contextmanager
     def open(self, path: str, start: int = 0, stop: int | None = None, validator: str | None = None) -> Iterator[Body]:
         refuse_offline(self.address)
-        url, place = self._locate(path)
         conditions: dict[str, str] = {}
         if start or stop is not None:
             conditions["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
             if validator is not None:
                 conditions["If-Range"] = validator
-        answer = self._follow(url, place, conditions)
+        answer = self._ask(path, conditions)
         try:
             body = self._body(answer, start, stop, "Range" in conditions)
             if body.start and validator and body.validator and body.validator != validator:
                 # A server that ignores If-Range: what it sends is the rest of another file.
                 answer.response.close()
-                answer = self._follow(url, place, {})
+                answer = self._ask(path, {})
                 body = self._body(answer, 0, None, False)
             yield body
         finally:
             answer.response.close()
+
+    def _ask(self, path: str, conditions: dict[str, str]) -> Answer:
+        url, place = self._locate(path)
+        return self._follow(url, place, conditions)
 
     def _denied(self, answer: Answer, first: str) -> AccessDenied:
         """The error for 401 and 403; `first` is the address before any redirect."""

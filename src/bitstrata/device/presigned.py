@@ -48,9 +48,18 @@ class PresignedSource(WebSource):
             raise NotPublished(f"{path} is not among the signed addresses of {self.address}")
         return check_signed(signed, path), f"{path} of {self.address}"
 
+    def _ask(self, path: str, conditions: dict[str, str]) -> Answer:
+        had = self._files
+        try:
+            return super()._ask(path, conditions)
+        except AccessDenied:
+            if had is None:
+                raise
+            # Signatures may end before a download does; whoever wrote the list may have written a newer one by then.
+            return super()._ask(path, conditions)
+
     def _denied(self, answer: Answer, first: str) -> AccessDenied:
         why = _expiry(first) or "it may have expired, or be signed for something else"
-        # A list on a disk may be replaced by a newer one while this source is in use.
         self._files = None
         return AccessDenied(
             f"{answer.place}: the signed address is refused ({answer.response.status}); {why}. Ask its publisher for a "

@@ -41,13 +41,11 @@ _CREDENTIALS = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
 
-_CHUNK = 2**18
-
 
 def s3_source(text: str, patience: Patience | None = None) -> Source:
     """The source of an s3 address; where it is and who asks is told by the environment, as for other programs."""
     found = _ADDRESS.fullmatch(text)
-    prefix = (found["prefix"] or "").strip("/") if found else ""
+    prefix = (found["prefix"] or "").rstrip("/") if found else ""
     if not found or any(part in {"", ".", ".."} for part in prefix.split("/") if prefix):
         raise BadSource(f"{text[:200]!a} is not of the form s3://bucket/prefix")
     bucket = found["bucket"]
@@ -120,7 +118,8 @@ class S3Source:
 
         def chunks() -> Iterator[bytes]:
             pace = Pace(self._patience, place)
-            arrived, stream = 0, iter(result.stream(min_chunk_size=_CHUNK))
+            # As they come: what waits to become a larger chunk is lost when the connection breaks.
+            arrived, stream = 0, iter(result.stream(min_chunk_size=1))
             while True:
                 begin = time.monotonic()
                 try:
