@@ -115,7 +115,6 @@ def _child(order: dict[str, Any], pipe: int) -> None:
 
 def _main() -> None:
     # What is imported at first use would be imported anew in every child.
-    import cryptography.hazmat.primitives.asymmetric.ed25519
     import urllib3.util.ssl_  # noqa: F401
 
     import bitstrata.device.http

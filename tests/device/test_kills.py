@@ -83,7 +83,9 @@ def report(found: dict[str, Count], seconds: float) -> None:
     for name, one in found.items():
         print(f"{name:24}{one.kills:8}{one.old:8}{one.new:8}")
     kills = sum(one.kills for one in found.values())
-    print(f"{kills} kills in {seconds:.0f} s: 0 broken states, 0 that one more try did not complete, 0 leftovers after gc")
+    print(
+        f"{kills} kills in {seconds:.0f} s: 0 broken states, 0 that one more try did not complete, 0 leftovers after gc"
+    )
 
 
 def run(world: World, server: Server, folder: Path, count: int) -> None:
@@ -93,7 +95,9 @@ def run(world: World, server: Server, folder: Path, count: int) -> None:
         over_http = kill_many(world, world.serve(server), folder / "http", forked, count * 7 // 10, 1)
         from_folder = kill_many(world, str(world.folder), folder / "folder", forked, count - count * 7 // 10, 2)
     found = {
-        name: Count(*(getattr(over_http[name], one) + getattr(from_folder[name], one) for one in ("kills", "old", "new")))
+        name: Count(
+            *(getattr(over_http[name], one) + getattr(from_folder[name], one) for one in ("kills", "old", "new"))
+        )
         for name in CASES
     }
     report(found, time.monotonic() - started)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bitstrata.device.blobs import Blobs
-from bitstrata.errors import MissingFile, WrongModel
+from bitstrata.errors import BadArtifact, MissingFile, WrongModel
 from bitstrata.format.artifact import Artifact, Segments, check_segment
 from bitstrata.format.manifest import Manifest, check_manifest, decode_manifest
 from bitstrata.format.release import Release
@@ -29,22 +29,38 @@ class HeldArtifact(Artifact):
                 f"{file} of {self.held_name} is not on this device: `bitstrata upgrade {self.held_name} --bits N` "
                 f"fetches what more bits need, `bitstrata pull {self.held_name}` what was lost"
             ) from None
+        except BadArtifact as error:
+            raise type(error)(
+                f"{file} of {self.held_name} is damaged: `bitstrata verify {self.held_name}` removes what is, and "
+                f"`bitstrata pull {self.held_name}` fetches it again"
+            ) from error
 
     def _read_stratum(self, index: int) -> Segments:
+        return _Arriving(self, index)
+
+    def read_segments(self, index: int, weight: str) -> Segments:
+        """The segment of a weight, by itself or with all others of its stratum, as they are held."""
         stratum = self.manifest.strata[index]
-        if self.blobs.has(stratum.sha256, stratum.size):
-            return super()._read_stratum(index)
-        weights = {weight.name: weight for weight in self.graph.weights}
-        segments: Segments = {}
-        for segment in self.manifest.segments_of(index):
-            digest = segment.sha256.hex()
-            if self.blobs.has(digest, segment.size):
-                content = memoryview(self.blobs.read(digest, segment.size))
-                check_segment(self.manifest, index, weights[segment.weight], content)
-                segments[segment.weight] = content
-        if not segments:
-            return super()._read_stratum(index)  # says what is missing
-        return segments
+        segment = next(one for one in self.manifest.segments_of(index) if one.weight == weight)
+        digest = segment.sha256.hex()
+        if self.blobs.has(stratum.sha256, stratum.size) or not self.blobs.has(digest, segment.size):
+            return super()._read_stratum(index)  # where neither is there, it says what is missing
+        content = memoryview(self._read(f"{weight} of {stratum.file}", segment.size, digest))
+        check_segment(self.manifest, index, next(one for one in self.graph.weights if one.name == weight), content)
+        return {weight: content}
+
+
+class _Arriving(dict[str, memoryview]):
+    """The segments of a stratum, each read when it is first asked for: others may come while the model runs."""
+
+    def __init__(self, artifact: HeldArtifact, index: int) -> None:
+        super().__init__()
+        self._artifact, self._index = artifact, index
+
+    def __missing__(self, weight: str) -> memoryview:
+        found = self._artifact.read_segments(self._index, weight)
+        self.update(found)
+        return found[weight]
 
 
 def check_release(release: Release, manifest: Manifest) -> None:
