@@ -220,9 +220,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._piece(bytes(2**16), chunked)
 
     def _piece(self, piece: bytes, chunked: bool) -> None:
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-        with self.server.owner.lock:
+        with self.server.owner.lock:  # before it is sent: whoever has it may ask
             self.server.owner.body_bytes += len(piece)
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
 
     def _drip(self, content: bytes, seconds: float) -> None:
         for place in range(len(content)):

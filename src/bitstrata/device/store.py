@@ -259,6 +259,7 @@ class Store:
         """Fetches what is missing for the view of a record and for others, and then makes the record the one that
         holds."""
         covered = covered_views(manifest, record.view)
+        self._check_found(record, manifest, covered | others)
         missing = self._missing(manifest, covered | others)
         size = sum(need.size - self.blobs.fetched(need.digest) for need in missing)
         listen(Resolved(record.name, manifest.version, record.trusted is not None, record.view, why, size))
@@ -273,6 +274,15 @@ class Store:
             self.records.put(record)
         listen(Switched(record.name, manifest.version, record.view))
         return record
+
+    def _check_found(self, record: Record, manifest: Manifest, views: Set[str]) -> None:
+        """What lies here already, and was needed by nothing that is held so far, is read before it is relied on."""
+        before = self.records.get(record.name)
+        known = set()
+        if before is not None and before.release == record.release:
+            known = {need.digest for need in self._kept(before, manifest)}
+        found = {need.digest: need.size for need in needs_of(manifest, views, self.blobs.has)}
+        self.blobs.check({digest: size for digest, size in found.items() if digest not in known})
 
     def _held(self, name: str) -> tuple[Record, Manifest]:
         record = self.records.of(name)
