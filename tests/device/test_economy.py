@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -61,11 +60,11 @@ def wide_network() -> Network:
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Manifest]]:
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
     folder = tmp_path_factory.mktemp("wide")
     manifest = write_artifact(folder / "wide.strata", wide_network(), name="wide", input=INPUT)
     push(folder / "wide.strata", FolderDestination(folder / "published"))
-    yield folder / "published", manifest
+    return folder / "published", manifest
 
 
 @pytest.fixture
