@@ -17,6 +17,7 @@ from device.worlds import INPUTS, NAME, World, invariant
 import bitstrata
 from bitstrata.device import download
 from bitstrata.device.events import Event, Failed, Fetching, Ready, Switched
+from bitstrata.device.held import HeldArtifact
 from bitstrata.device.retries import Retries
 from bitstrata.device.running import HeldModel
 from bitstrata.device.store import Store
@@ -156,6 +157,25 @@ def test_a_running_model_keeps_its_version(world: World, quick_folder: Path) -> 
     assert np.array_equal(model(INPUTS), world.outputs[1, "3"])
     assert store.records.of(NAME).release.version == 2
     invariant(quick_folder, world, {(2, "2")})
+
+
+def test_a_model_that_is_replaced_while_it_is_loaded(
+    world: World, quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(quick_folder)
+    store.pull(str(world.folder), "4", version=1)
+    really_open = Store.open
+
+    def and_then_another_process_comes(self: Store, name: str) -> HeldArtifact:
+        found = really_open(self, name)
+        if found.version == 1:
+            store.pull(name)
+            store.gc()
+        return found
+
+    monkeypatch.setattr(Store, "open", and_then_another_process_comes)
+    model = bitstrata.load(NAME, home=quick_folder, threads=1)
+    assert np.array_equal(model(INPUTS), world.outputs[2, "4"])
 
 
 def test_the_base_runs_while_more_bits_arrive(world: World, server: Server, quick_folder: Path) -> None:

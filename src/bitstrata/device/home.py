@@ -10,6 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from bitstrata.atomic import sync_directory
 from bitstrata.errors import BitstrataError, NoSpace, StoreBusy, StoreProblem
 
 VARIABLE = "BITSTRATA_HOME"
@@ -45,7 +46,9 @@ class Home:
     def make(self) -> None:
         try:
             for folder in (self.blobs, self.partial, self.models):
-                folder.mkdir(parents=True, exist_ok=True)
+                if not folder.is_dir():
+                    folder.mkdir(parents=True, exist_ok=True)
+                    sync_directory(folder.parent)
         except OSError as error:
             raise StoreProblem(
                 f"the store {self.root} cannot be made or written: {error.strerror}. {VARIABLE} names another place"
