@@ -104,9 +104,12 @@ def test_a_mixed_view_brings_its_segments_only(store: Store, source: str, world:
 
 
 def test_two_mixed_views_that_add_up_to_a_stratum_survive_gc(store: Store, source: str, world: World) -> None:
-    store.pull(source, "mixed-a")
     store.pull(source, "mixed-b")
-    clean(store.home.root, world, {(2, "mixed-b")})
+    store.upgrade(NAME, "mixed-a")
+    clean(store.home.root, world, {(2, "mixed-a")})
+    store.pull(NAME)
+    stratum = store.open(NAME).manifest.strata[1]
+    assert not store.blobs.has(stratum.sha256, stratum.size)
     assert set(store.held_views(NAME)) == {"2", "mixed-a", "mixed-b"}
     assert not store.verify(NAME).damaged
 
