@@ -48,6 +48,10 @@ class Faults:
     chunked: bool = False
     unframed: bool = False
     """Neither length nor chunks: the body goes on until the connection ends."""
+    piece: int = 2**16
+    """Bytes of the body that are sent at once."""
+    pause: float = 0.0
+    """Seconds after each such piece."""
     drip: float = 0.0
     """Seconds between single bytes of the body."""
     header_drip: float = 0.0
@@ -124,6 +128,7 @@ class _Threads(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a small body would wait for the receipt of its headers
     server: _Threads
 
     def log_message(self, format: str, *arguments: Any) -> None:
@@ -220,15 +225,17 @@ class _Handler(BaseHTTPRequestHandler):
                 self._piece(body[place : place + 1], chunked)
                 self._wait(faults.drip)
             return
-        for place in range(0, len(body), 2**16):
-            self._piece(body[place : place + 2**16], chunked)
+        for place in range(0, len(body), faults.piece):
+            self._piece(body[place : place + faults.piece], chunked)
+            if faults.pause:
+                self._wait(faults.pause)
         while faults.endless and not self.server.owner.closing:
             self._piece(bytes(2**16), chunked)
 
     def _piece(self, piece: bytes, chunked: bool) -> None:
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-        with self.server.owner.lock:
+        with self.server.owner.lock:  # before it is sent: whoever has it may ask
             self.server.owner.body_bytes += len(piece)
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
 
     def _drip(self, content: bytes, seconds: float) -> None:
         for place in range(len(content)):

@@ -6,12 +6,13 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Set
 from pathlib import Path
 
 from bitstrata.atomic import sync_directory, write_atomically
 from bitstrata.device.home import Home
-from bitstrata.errors import MissingFile, NoSpace
+from bitstrata.errors import MissingFile, NoSpace, NotARegularFile, WrongHash, WrongSize
 from bitstrata.format.files import read_verified
 from bitstrata.format.manifest import sha256
 
@@ -33,7 +34,7 @@ class Blobs:
             status = os.lstat(self.home.blobs / digest)
         except OSError:
             return False
-        return status.st_size == size
+        return stat.S_ISREG(status.st_mode) and status.st_size == size
 
     def read(self, digest: str, size: int) -> bytes:
         """Its bytes, hashed in memory: those very bytes are used."""
@@ -101,7 +102,12 @@ class Blobs:
                 self.read(digest, size)
             except MissingFile:
                 bad.append(digest)
-            except ValueError:
+            except NotARegularFile:
+                if self.has(digest, size):
+                    raise  # it could not be opened just now; that says nothing about its bytes
+                self.remove(digest)
+                bad.append(digest)
+            except (WrongHash, WrongSize):
                 self.remove(digest)
                 bad.append(digest)
         return bad

@@ -18,7 +18,7 @@ from bitstrata.format.release import Release
 
 def fetch_manifest(source: Source, release: Release, blobs: Blobs) -> Manifest:
     """The manifest of a release, checked, and kept."""
-    if blobs.has(release.manifest, release.manifest_size):
+    if not blobs.check({release.manifest: release.manifest_size}):
         content = blobs.read(release.manifest, release.manifest_size)
     else:
         path = published.manifest(release.manifest)
@@ -35,7 +35,7 @@ def fetch_manifest(source: Source, release: Release, blobs: Blobs) -> Manifest:
 def fetch(source: Source, needs: list[Need], blobs: Blobs, listen: Listener) -> None:
     """Everything in a list of what is missing."""
     if not needs:
-        return  # also where the disk is full
+        return
     blobs.make_room(sum(need.size - blobs.fetched(need.digest) for need in needs))
     total, done = sum(need.size for need in needs), 0
 

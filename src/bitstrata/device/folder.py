@@ -57,7 +57,11 @@ class FolderSource:
         # Where the system has no such steps, a link is looked for before; that cannot see one that is made just then.
         parts = path.split("/")
         stepwise = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
-        if any(self._folder.joinpath(*parts[: count + 1]).is_symlink() for count in range(len(parts))):
+        try:
+            linked = any(self._folder.joinpath(*parts[: count + 1]).is_symlink() for count in range(len(parts)))
+        except OSError as error:
+            raise NotPublished(f"{place} cannot be looked for: {error.strerror}") from None
+        if linked:
             raise SourceMisbehaves(f"{place} is a link, or lies behind one; a published model has none")
         try:
             if not stepwise:

@@ -31,25 +31,36 @@ class HeldArtifact(Artifact):
             ) from None
         except BadArtifact as error:
             raise type(error)(
-                f"{file} of {self.held_name} is damaged on this device: `bitstrata verify {self.held_name}` removes what "
-                f"is, and `bitstrata pull {self.held_name}` fetches it again"
-            ) from None
+                f"{file} of {self.held_name} is damaged: `bitstrata verify {self.held_name}` removes what is, and "
+                f"`bitstrata pull {self.held_name}` fetches it again"
+            ) from error
 
     def _read_stratum(self, index: int) -> Segments:
+        return _Arriving(self, index)
+
+    def read_segments(self, index: int, weight: str) -> Segments:
+        """The segment of a weight, by itself or with all others of its stratum, as they are held."""
         stratum = self.manifest.strata[index]
-        if self.blobs.has(stratum.sha256, stratum.size):
-            return super()._read_stratum(index)
-        weights = {weight.name: weight for weight in self.graph.weights}
-        segments: Segments = {}
-        for segment in self.manifest.segments_of(index):
-            digest = segment.sha256.hex()
-            if self.blobs.has(digest, segment.size):
-                content = memoryview(self.blobs.read(digest, segment.size))
-                check_segment(self.manifest, index, weights[segment.weight], content)
-                segments[segment.weight] = content
-        if not segments:
-            return super()._read_stratum(index)  # says what is missing
-        return segments
+        segment = next(one for one in self.manifest.segments_of(index) if one.weight == weight)
+        digest = segment.sha256.hex()
+        if self.blobs.has(stratum.sha256, stratum.size) or not self.blobs.has(digest, segment.size):
+            return super()._read_stratum(index)  # where neither is there, it says what is missing
+        content = memoryview(self._read(f"{weight} of {stratum.file}", segment.size, digest))
+        check_segment(self.manifest, index, next(one for one in self.graph.weights if one.name == weight), content)
+        return {weight: content}
+
+
+class _Arriving(dict[str, memoryview]):
+    """The segments of a stratum, each read when it is first asked for: others may come while the model runs."""
+
+    def __init__(self, artifact: HeldArtifact, index: int) -> None:
+        super().__init__()
+        self._artifact, self._index = artifact, index
+
+    def __missing__(self, weight: str) -> memoryview:
+        found = self._artifact.read_segments(self._index, weight)
+        self.update(found)
+        return found[weight]
 
 
 def check_release(release: Release, manifest: Manifest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,9 +10,22 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from bitstrata.errors import StoreBusy, StoreProblem
+from bitstrata.atomic import sync_directory
+from bitstrata.errors import BitstrataError, NoSpace, StoreBusy, StoreProblem
 
 VARIABLE = "BITSTRATA_HOME"
+
+#: What a file system may answer to any call, as numbers of errors.
+_OF_THE_DISK = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOSPC,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 #: Seconds to wait for another process to finish its change.
 PATIENCE = 600.0
@@ -32,7 +46,9 @@ class Home:
     def make(self) -> None:
         try:
             for folder in (self.blobs, self.partial, self.models):
-                folder.mkdir(parents=True, exist_ok=True)
+                if not folder.is_dir():
+                    folder.mkdir(parents=True, exist_ok=True)
+                    sync_directory(folder.parent)
         except OSError as error:
             raise StoreProblem(
                 f"the store {self.root} cannot be made or written: {error.strerror}. {VARIABLE} names another place"
@@ -57,8 +73,22 @@ class Home:
             raise StoreProblem(f"the store {self.root} cannot be locked: {error.strerror}") from error
         try:
             yield
+        except OSError as error:
+            raise self._explained(error) from error
         finally:
             lock.release()
+
+    def _explained(self, error: OSError) -> OSError:
+        """What the disk refused in the middle of a change, as an error that says so."""
+        if isinstance(error, BitstrataError) or error.errno not in _OF_THE_DISK:
+            return error
+        kind = NoSpace if error.errno in {errno.ENOSPC, errno.EDQUOT} else StoreProblem
+        file = f" ({error.filename})" if error.filename else ""
+        return kind(
+            error.errno,
+            f"the store {self.root} could not be changed: {error.strerror}{file}. What it held is as it was; try again "
+            f"when that is mended",
+        )
 
 
 def default_root() -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitstrata.device.events import Listener, nobody
-from bitstrata.errors import BadOption, WrongSignature
+from bitstrata.errors import BadOption, MissingFile, WrongSignature
 from bitstrata.format import layout
 from bitstrata.runtime import model as runtime_model
 from bitstrata.runtime.model import Model, Runtime
@@ -65,10 +65,17 @@ def load(
 
         key = read_public_key(trust)
     store = Store(home)
-    record = _held(store, str(source), wanted, version, key, listen)
-    artifact = store.open(record.name)
-    model = HeldModel(store, artifact, wanted or record.view, threads=threads, runtime=runtime, listen=listen)
-    model.at(model.view)  # defects show now, not at the first call
+    while True:
+        record = _held(store, str(source), wanted, version, key, listen)
+        artifact = store.open(record.name)
+        model = HeldModel(store, artifact, wanted or record.view, threads=threads, runtime=runtime, listen=listen)
+        try:
+            model.at(model.view)  # defects show now, not at the first call
+            break
+        except MissingFile:
+            # Reading waits for nobody: another process may have replaced the model and cleaned up.
+            if store.records.get(record.name) == record:
+                raise
     if then is not None:
         model.upgrade_in_background(then)
     return model

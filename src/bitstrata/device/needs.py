@@ -26,8 +26,8 @@ class Need:
 def needs_of(
     manifest: Manifest, views: Set[str], has: Callable[[str, int], bool] = lambda digest, size: False
 ) -> list[Need]:
-    """All that some views need, the base first. A stratum of which they use a part is needed as segments, unless `has`
-    says that the whole is there."""
+    """All that some views need, the base first. A stratum of which each uses a part only is needed as segments, unless
+    `has` says that the whole is there."""
     chosen = [manifest.view(name) for name in sorted(views)]
     bits = _most_bits(manifest, chosen)
     needs = []
@@ -35,7 +35,9 @@ def needs_of(
         path = published.blob(stratum.sha256)
         segments = manifest.segments_of(index)
         used = [one for one in segments if index == 0 or bits[one.weight] >= stratum.bits]
-        if used and (len(used) == len(segments) or has(stratum.sha256, stratum.size)):
+        # Not where parts merely add up to the whole: those parts came one by one, and are what the device holds.
+        whole = index == 0 or any(min(view.bits, default=0) >= stratum.bits for view in chosen)
+        if used and (whole or has(stratum.sha256, stratum.size)):
             needs.append(Need(stratum.sha256, stratum.size, path, stratum.file))
         else:
             needs += [

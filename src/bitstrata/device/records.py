@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
 
-from bitstrata.atomic import write_atomically
+from bitstrata.atomic import sync_directory, write_atomically
 from bitstrata.device.home import Home
 from bitstrata.errors import BitstrataError, MissingFile, StoreDamaged, UnknownModel
 from bitstrata.format.files import read_bounded
 from bitstrata.format.release import KeySet, Release, decode_envelope, decode_payload
-from bitstrata.graph.weights import Name
+from bitstrata.graph.weights import NAME_PATTERN, Name
 from bitstrata.limits import MAX_ADDRESS, MAX_RELEASE_BYTES, MAX_VIEWS
 
 _SUFFIX = ".json"
@@ -39,6 +40,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return decode_payload(decode_envelope(self.envelope, place), Release, place)
 
 
+def is_name(text: str) -> bool:
+    """Whether a model can be called so on a device: the name becomes that of a file."""
+    return re.fullmatch(NAME_PATTERN, text) is not None
+
+
 class Records:
     """The records of a store."""
 
@@ -56,9 +62,9 @@ class Records:
 
     def get(self, name: str) -> Record | None:
         """The record of a model, or None where there is none."""
-        file = name + _SUFFIX
-        if "/" in file or "\\" in file or file.startswith("."):
+        if not is_name(name):
             return None
+        file = name + _SUFFIX
         try:
             content = read_bounded(self.home.models, file, _LIMIT)
         except MissingFile:
@@ -89,4 +95,6 @@ class Records:
         write_atomically(self.home.models / (record.name + _SUFFIX), msgspec.json.encode(record, order="sorted"))
 
     def remove(self, name: str) -> None:
+        """On the disk too, before anything that it needed may go."""
         (self.home.models / (name + _SUFFIX)).unlink(missing_ok=True)
+        sync_directory(self.home.models)

@@ -40,7 +40,13 @@ class HeldModel(Model):
     def downgrade(self, view: int | str, *, prune: bool = False) -> None:
         """As for any model; the record of the store follows, and with `prune` the disk is freed too."""
         super().downgrade(view)
-        if self.store.records.of(self.artifact.held_name).release == self.artifact.release:
+        record, manifest = self.store.records.get(self.artifact.held_name), self.artifact.manifest
+        # The record may be of another release by now, or of fewer bits than this model ran at; then it stays.
+        if (
+            record is not None
+            and record.release == self.artifact.release
+            and mean_bits(manifest, self.view) <= mean_bits(manifest, record.view)
+        ):
             self.store.downgrade(self.artifact.held_name, self.view, prune=prune, listen=self.listen)
         self.listen(Ready(self.view))
 

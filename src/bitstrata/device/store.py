@@ -7,6 +7,7 @@ fetched is found again by the next try.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from bitstrata.device.held import HeldArtifact
 from bitstrata.device.home import PATIENCE, Home
 from bitstrata.device.needs import Need, covered_views, mean_bits, needs_of
 from bitstrata.device.open_source import open_source
-from bitstrata.device.records import Record, Records
+from bitstrata.device.records import Record, Records, is_name
 from bitstrata.device.sources import Source
 from bitstrata.errors import BadOption, BitstrataError, MissingFile, NotPublished, WrongModel, WrongSignature
 from bitstrata.format import published
@@ -90,7 +91,8 @@ class Store:
             if view is None:
                 names = [one.name for one in manifest.views]
                 view = record.view if record.view in names else base_view(manifest)
-            return self._switch(opened, replace(record, view=view), manifest, why, listen)
+            # Of the release that is held, also what was lost of its other views.
+            return self._switch(opened, replace(record, view=view), manifest, why, listen, {*record.views})
 
     def upgrade(self, name: str, view: str, *, listen: Listener = nobody) -> Record:
         """Fetches what a view with more bits needs, of the release that is held, and makes it the default."""
@@ -202,6 +204,11 @@ class Store:
         place = f"{path} of {source.address}"
         release = decode_payload(decode_envelope(content, place), Release, place)  # not to be trusted yet
         name = name or release.name
+        if not is_name(name):
+            raise BadOption(
+                f"{name[:200]!a} is no name for a model: letters, digits and _ . @ - are, the first one no dot. Give "
+                f"another --name"
+            )
         before = self.records.get(name)
         self._refuse_twin(name)
         trusted: KeySet | bytes | None = before.trusted if before else None
@@ -240,10 +247,20 @@ class Store:
                     f"this device holds a model {other!r}; {name!r} is too near to it: give another --name"
                 )
 
-    def _switch(self, source: Source, record: Record, manifest: Manifest, why: str, listen: Listener) -> Record:
-        """Fetches what is missing for the view of a record, and then makes the record the one that holds."""
+    def _switch(
+        self,
+        source: Source,
+        record: Record,
+        manifest: Manifest,
+        why: str,
+        listen: Listener,
+        others: Set[str] = frozenset(),
+    ) -> Record:
+        """Fetches what is missing for the view of a record and for others, and then makes the record the one that
+        holds."""
         covered = covered_views(manifest, record.view)
-        missing = self._missing(manifest, covered)
+        self._check_found(record, manifest, covered | others)
+        missing = self._missing(manifest, covered | others)
         size = sum(need.size - self.blobs.fetched(need.digest) for need in missing)
         listen(Resolved(record.name, manifest.version, record.trusted is not None, record.view, why, size))
         try:
@@ -258,6 +275,15 @@ class Store:
         listen(Switched(record.name, manifest.version, record.view))
         return record
 
+    def _check_found(self, record: Record, manifest: Manifest, views: Set[str]) -> None:
+        """What lies here already, and was needed by nothing that is held so far, is read before it is relied on."""
+        before = self.records.get(record.name)
+        known = set()
+        if before is not None and before.release == record.release:
+            known = {need.digest for need in self._kept(before, manifest)}
+        found = {need.digest: need.size for need in needs_of(manifest, views, self.blobs.has)}
+        self.blobs.check({digest: size for digest, size in found.items() if digest not in known})
+
     def _held(self, name: str) -> tuple[Record, Manifest]:
         record = self.records.of(name)
         release = record.release
@@ -268,7 +294,7 @@ class Store:
         check_manifest(manifest)
         return record, manifest
 
-    def _missing(self, manifest: Manifest, views: set[str]) -> list[Need]:
+    def _missing(self, manifest: Manifest, views: Set[str]) -> list[Need]:
         needs = needs_of(manifest, views, self.blobs.has)
         return [need for need in needs if not self.blobs.has(need.digest, need.size)]
 

@@ -96,6 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "bitstrata"
     sys_version = ""
+    disable_nagle_algorithm = True  # a small body would wait for the receipt of its headers
     timeout = _IDLE
 
     def __init__(self, folder: Path, watch: Watcher | None, *arguments: object) -> None:

@@ -66,10 +66,12 @@ class Model:
     def at(self, view: int | str) -> Session:
         """A session of a view, by width or name; pure, and safe to call from any thread."""
         name = str(view)
-        with self._building:
-            session = self._sessions.get(name)
-            if session is None:
-                session = self._sessions[name] = self._build(name)
+        session = self._sessions.get(name)  # with no lock: calls go on while another view is being built
+        if session is None:
+            with self._building:
+                session = self._sessions.get(name)
+                if session is None:
+                    session = self._sessions[name] = self._build(name)
         return session
 
     def upgrade(self, view: int | str) -> None:
