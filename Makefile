@@ -24,7 +24,7 @@ setup: $(STAMP) ## create .venv and install everything, the compiled part includ
 # constraints do not reach into those, and a kept build folder recompiles only what changed.
 $(STAMP): $(BUILD_INPUTS) | $(BIN)/python
 	$(PIP_INSTALL) cmake nanobind ninja scikit-build-core
-	$(PIP_INSTALL) --no-build-isolation -e '.[train,dev]'
+	$(PIP_INSTALL) --no-build-isolation -e '.[train,publish,dev]'
 	@touch $@
 
 $(BIN)/python:

@@ -13,7 +13,8 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 DEVICE_SIDE = ("codes", "limits", "errors", "atomic", "format", "graph", "runtime", "device")
 # All that the device side may import besides itself and the standard library.
 # PIL comes with the extra `images`; the module that uses it works without.
-SMALL_LIBRARIES = {"numpy", "msgspec", "urllib3", "PIL"}
+# obstore comes with the extra `s3`, for buckets that ask for credentials.
+SMALL_LIBRARIES = {"cryptography", "filelock", "msgspec", "numpy", "obstore", "PIL", "platformdirs", "urllib3"}
 # Loading any of these from bytes that somebody else wrote can run code.
 UNSAFE = {"pickle", "_pickle", "cPickle", "pickletools", "copyreg", "marshal", "shelve", "dbm"}
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bitstrata.capture.pack import pack
+    from bitstrata.device import load
     from bitstrata.format import InputDescription
-    from bitstrata.runtime import Model, load
+    from bitstrata.runtime import Model
     from bitstrata.training.fit import fit
     from bitstrata.training.net import StratifiedNet
     from bitstrata.training.objectives import JointLoss, MinimumNorm
@@ -46,7 +47,7 @@ _LAZY = {
     "Recipe": _TRAINING,
     "StratifiedNet": _TRAINING,
     "fit": _TRAINING,
-    "load": _RUNTIME,
+    "load": ("bitstrata.device", ""),
     "pack": ("bitstrata.capture", "train"),
     "parameter_groups": _TRAINING,
     "stratify": _TRAINING,

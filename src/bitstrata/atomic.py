@@ -23,7 +23,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(target.parent)
+    sync_directory(target.parent)
 
 
 def remove_partial(path: str | Path) -> None:
@@ -33,7 +33,7 @@ def remove_partial(path: str | Path) -> None:
         left.unlink(missing_ok=True)
 
 
-def _sync_directory(folder: Path) -> None:
+def sync_directory(folder: Path) -> None:
     """Brings a rename to the disk; not every system can open a directory, and those need no such call."""
     try:
         handle = os.open(folder, os.O_RDONLY)

@@ -207,3 +207,96 @@ class WrongTensors(BadArtifact):
 
 class NonZeroPadding(BadArtifact):
     """Bits behind the last weight of a plane, or bytes behind the last of a tensor, that are not zero."""
+
+
+class FetchFailed(BitstrataError, OSError):
+    """The base of what can go wrong on the way from a source to this device; what was fetched so far is kept."""
+
+
+class BadSource(FetchFailed, ValueError):
+    """A source that is no path and no address that can be fetched from."""
+
+
+class NotPublished(FetchFailed):
+    """The source answered, and what was asked for is not there."""
+
+
+class AccessDenied(FetchFailed):
+    """The source refuses: a token is missing, wrong, or has expired."""
+
+
+class SourceUnreachable(FetchFailed):
+    """No answer, broken connections or server errors, until all tries were used up; or offline mode."""
+
+
+class Interrupted(FetchFailed):
+    """Something on the way that another try may mend. Where all tries fail, it becomes `SourceUnreachable`."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds that the source asks to be left alone for."""
+
+
+class SourceMisbehaves(FetchFailed):
+    """Answers against the protocol: wrong ranges or lengths, forbidden redirects, endless or encoded bodies."""
+
+
+class WrongContent(FetchFailed):
+    """All bytes came, and they are not those that were published: their sha256 is another."""
+
+
+class NotTrusted(BitstrataError):
+    """The base of what a device does not accept from a source, whoever sent it."""
+
+
+class BadRelease(NotTrusted, ValueError):
+    """A release, key set or key that is no such thing: damaged, too large, not in its one spelling."""
+
+
+class Unsigned(NotTrusted):
+    """A key is pinned for this model, and the release has no signature."""
+
+
+class WrongSignature(NotTrusted):
+    """No signature of the release was made by a key that is trusted for this model."""
+
+
+class Rollback(NotTrusted):
+    """A release that is older than the one held, or another one of the same version."""
+
+
+class WrongModel(NotTrusted):
+    """A source that publishes another model than the one that is held under this name."""
+
+
+class StoreProblem(BitstrataError, OSError):
+    """The base of what can be wrong with the store of this device."""
+
+
+class StoreBusy(StoreProblem):
+    """Another process is changing the same store, and did not finish in time."""
+
+
+class StoreDamaged(StoreProblem):
+    """A record of the store that is damaged or of another version of the program."""
+
+
+class NoSpace(StoreProblem):
+    """What is to be fetched does not fit the disk."""
+
+
+class UnknownModel(StoreProblem, ValueError):
+    """A model that this device does not hold."""
+
+
+class NothingFits(BitstrataError, ValueError):
+    """No view stays within the limits that were given; the message says how near the smallest comes."""
+
+
+class BadKey(BitstrataError, ValueError):
+    """A private key that cannot be used: not there, of another kind, or its passphrase is missing or wrong."""
+
+
+class CannotPublish(BitstrataError, ValueError):
+    """A destination that already holds something else, or that nothing can be written to."""

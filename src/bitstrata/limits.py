@@ -57,3 +57,25 @@ MAX_TENSOR_DIMENSIONS = 4
 
 #: Tensors in one file: every weight, and the few tables of a view.
 MAX_TENSORS = MAX_NODES + 8
+
+#: Bytes of a release (`latest.json`) or of a key set.
+MAX_RELEASE_BYTES = 65_536
+
+#: Keys in a key set, and separately signatures of a release.
+MAX_KEYS = 16
+
+#: Key sets that a device follows from the one it holds to the newest.
+MAX_KEY_ROTATIONS = 256
+
+#: Bytes of one request's headers and address: no source needs more.
+MAX_ADDRESS = 8192
+
+#: Redirects that one request follows.
+MAX_REDIRECTS = 5
+
+#: Bytes of a list of signed addresses (`*.presigned.json`), and of a file of headers.
+MAX_PRESIGNED_BYTES = 4 * 2**20
+MAX_HEADERS_FILE_BYTES = 65_536
+
+#: Characters of an ETag that is kept to resume with.
+MAX_VALIDATOR = 256

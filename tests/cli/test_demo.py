@@ -40,4 +40,7 @@ def test_keeps_the_run_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFi
     assert results["2"]["bytes"] == sum(
         files[name] for name in ("manifest.json", "base.safetensors", "view-2.safetensors")
     )
+    assert results["2"]["fetched"] - results["2"]["bytes"] < 1000  # the release besides
+    for width, name in (("3", "enhance-3.safetensors"), ("4", "enhance-4.safetensors")):
+        assert results[width]["fetched"] == files[name] + files[f"view-{width}.safetensors"]
     assert results["2"]["bytes"] < results["3"]["bytes"] < results["4"]["bytes"] < results["float"]["bytes"]

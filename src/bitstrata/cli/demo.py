@@ -18,8 +18,13 @@ from bitstrata.capture import pack
 from bitstrata.cli import processes
 from bitstrata.cli.evaluate import on_tensors
 from bitstrata.cli.output import print_json, print_table, say
+from bitstrata.device import load
 from bitstrata.format import describe
-from bitstrata.runtime import Model, load
+from bitstrata.publish.destinations import open_destination
+from bitstrata.publish.keys import generate, load_key
+from bitstrata.publish.push import push
+from bitstrata.publish.serve import Answer, serving
+from bitstrata.runtime import Model
 from bitstrata.training import StratifiedNet, load_checkpoint, train_once
 from bitstrata.training.evaluate import FLOAT, accuracies
 from bitstrata.training.fit import CHECKPOINT
@@ -29,23 +34,30 @@ from bitstrata.zoo.nets import build
 from bitstrata.zoo.recipes import recipe
 
 WIDTHS = (2, 3, 4)
-ARTIFACT = "demo.strata"
+ARTIFACT, KEY, PUBLISHED, HOME = "demo.strata", "demo", "published", "device"
 BATCH_SIZE = 250
 TIMED_CALLS = 100
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: the float network, or a width of the artifact."""
+    """One line of the table: the float network, or a width on the device."""
 
     top1: float
+    fetched: int
+    """Bytes that came when the device went to this width."""
     bytes: int
+    """That this width is made of, in all."""
     milliseconds: float
     """For one image on one thread, the median of many calls."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="DIR", help="keep the run and the artifact in this folder")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="keep everything here: the run, the artifact, what is published, the device's store",
+    )
     parser.add_argument(
         "--threads", type=processes.positive, metavar="N", help="processor threads of training (1: the images are tiny)"
     )
@@ -65,24 +77,32 @@ def _run(folder: Path, threads: int | None, *, as_json: bool) -> None:
     data = load_data(chosen.data)
     processes.use_threads(threads, data)
     net = _train(folder, data)
-    say("packing it")
+    say("packing, signing and publishing it")
     pack(net, folder / ARTIFACT, name=f"{chosen.data}-{chosen.net}", input=data.input)
-    model = load(folder / ARTIFACT, threads=1)
-    say(f"running it on {len(data.test)} test images with the {model.runtime} runtime")
-    rows = {FLOAT: _float_row(folder, data), **_artifact_rows(model, data)}
-    total = describe(model.artifact)["total_bytes"]
+    private, public = folder / f"{KEY}.key", folder / f"{KEY}.pub"
+    if not private.exists():  # a demo that is kept may be run again
+        generate(folder / KEY)
+    push(folder / ARTIFACT, open_destination(str(folder / PUBLISHED)), key=load_key(private))
+    rows = {FLOAT: _float_row(folder, data)}
+    with _Counter(folder / PUBLISHED) as server:
+        say(f"serving it at {server.address}; a device fetches the base, runs it, and upgrades twice")
+        model = load(server.address, bits=WIDTHS[0], trust=public, home=folder / HOME, threads=1)
+        for bits in WIDTHS:
+            model.upgrade(bits)
+            rows[str(bits)] = _device_row(model, data, server.taken())
     seconds = time.monotonic() - started
     if as_json:
         results = {name: vars(row) for name, row in rows.items()}
-        facts = {"net": chosen.net, "data": chosen.data, "runtime": model.runtime, "artifact_bytes": total}
+        facts = {"net": chosen.net, "data": chosen.data, "runtime": model.runtime}
         print_json({**facts, "results": results, "seconds": round(seconds, 1)})
         return
     print_table(
-        ("width", "top-1", "a device fetches", "of float", "one image"),
+        ("width", "top-1", "fetched for it", "in all", "of float", "one image"),
         [
             (
                 name if name == FLOAT else f"{name} bits",
                 f"{row.top1:.2f} %",
+                f"{row.fetched:,} bytes",
                 f"{row.bytes:,} bytes",
                 f"{row.bytes / rows[FLOAT].bytes:.1%}",
                 f"{row.milliseconds:.3f} ms",
@@ -90,12 +110,34 @@ def _run(folder: Path, threads: int | None, *, as_json: bool) -> None:
             for name, row in rows.items()
         ],
     )
-    apart = sum(rows[str(bits)].bytes for bits in WIDTHS)
     print(
-        f"\nThe weights of fewer bits are the upper bits of the others: one artifact of {total:,} bytes serves all "
-        f"{len(WIDTHS)}\nwidths, where separate files would take {apart:,}. The float network was run by torch, the "
+        f"\nThe weights of fewer bits are the upper bits of the others, so more bits are fetched on top of those that "
+        f"are\nthere. Every byte came over HTTP, was signed for and verified. The float network was run by torch, the "
         f"widths by\nthe {model.runtime} runtime, without torch, on one thread. {seconds:.0f} seconds in all."
     )
+
+
+class _Counter:
+    """A published folder served on this machine, and the bytes of bodies that go out."""
+
+    def __init__(self, folder: Path) -> None:
+        self._serving = serving(folder, watch=self._watch)
+        self._bytes = 0
+
+    def __enter__(self) -> _Counter:
+        self.address = self._serving.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._serving.__exit__(*error)
+
+    def taken(self) -> int:
+        """Bytes since the last time."""
+        count, self._bytes = self._bytes, 0
+        return count
+
+    def _watch(self, answer: Answer) -> None:
+        self._bytes += answer.bytes
 
 
 def _train(folder: Path, data: Data) -> StratifiedNet:
@@ -127,19 +169,17 @@ def _float_row(folder: Path, data: Data) -> Row:
     model.load_state_dict(content["model"])
     with torch.inference_mode():
         milliseconds = _median_milliseconds(model, _one_image(data))
-    return Row(content["history"][-1]["accuracy"][FLOAT]["top1"], _parameter_bytes(model), milliseconds)
+    size = _parameter_bytes(model)
+    return Row(content["history"][-1]["accuracy"][FLOAT]["top1"], size, size, milliseconds)
 
 
-def _artifact_rows(model: Model, data: Data) -> dict[str, Row]:
-    image = _one_image(data).numpy()
-    sessions: dict[str, Any] = {name: model.at(name) for name in model.views}
-    networks = {name: on_tensors(session) for name, session in sessions.items()}
-    found = accuracies(networks, data.test.batches(BATCH_SIZE))
-    views = describe(model.artifact)["views"]
-    return {
-        name: Row(found[name].top1, views[name]["fetched_bytes"], _median_milliseconds(session, image))
-        for name, session in sessions.items()
-    }
+def _device_row(model: Model, data: Data, fetched: int) -> Row:
+    """The view that the model runs now."""
+    name = model.view
+    session: Any = model.at(name)
+    found = accuracies({name: on_tensors(session)}, data.test.batches(BATCH_SIZE))
+    held = describe(model.artifact)["views"][name]["fetched_bytes"]
+    return Row(found[name].top1, fetched, held, _median_milliseconds(session, _one_image(data).numpy()))
 
 
 def _one_image(data: Data) -> Tensor:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import shutil
 from typing import Any
 
 from bitstrata import __version__
 from bitstrata.cli.output import print_json
+from bitstrata.device.store import Store
 
 NO_EXTENSION = "networks run with NumPy, far slower: reinstall with a C++ compiler to build the native extension"
 
@@ -56,7 +59,21 @@ def findings() -> dict[str, Any]:
             found["advice"] = _why_portable(found["kernels"])
     except ImportError:
         found |= {"native_extension": False, "advice": NO_EXTENSION}
-    return found
+    return found | _store()
+
+
+def _store() -> dict[str, Any]:
+    """The store of this device, and whether it can be written."""
+    store = Store()
+    root = store.home.root
+    nearest = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    return {
+        "store": str(root),
+        "store_writable": os.access(nearest, os.W_OK),
+        "store_free_bytes": shutil.disk_usage(nearest).free,
+        "models": store.records.names(),
+        "offline": bool(os.environ.get("BITSTRATA_OFFLINE")),
+    }
 
 
 def _why_portable(kernels: list[str]) -> str:

@@ -9,17 +9,24 @@ from typing import Any
 import numpy as np
 
 from bitstrata.cli.output import print_json, print_table
+from bitstrata.device import load
 from bitstrata.errors import BadInput
 from bitstrata.format import InputDescription
 from bitstrata.graph.network import Floats
-from bitstrata.runtime import load
 from bitstrata.runtime.images import normalise, read_image
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="ARTIFACT", help="a .strata folder")
+    parser.add_argument(
+        "path", metavar="ARTIFACT|SRC", help="a .strata folder, a model of this device, or where one is published"
+    )
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files, or .npy files of bytes (C, H, W)")
-    parser.add_argument("--bits", type=int, metavar="WIDTH", help="default: the highest width there is")
+    parser.add_argument(
+        "--bits",
+        type=int,
+        metavar="WIDTH",
+        help="default: the highest width of an artifact, or what is held of a model",
+    )
     parser.add_argument("--view", metavar="NAME", help="a view by name, in place of --bits")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="how many labels to show (3)")
     parser.add_argument("--threads", type=int, metavar="N", help="default: all processors")

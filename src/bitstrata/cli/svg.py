@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 INK, FAINT, RULE, PAPER = "#1d2733", "#6b7785", "#e3e8ee", "#ffffff"
@@ -37,6 +38,10 @@ class Canvas:
             f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, 0):.2f}" height="{max(height, 0):.2f}" '
             f'fill="{colour}">{tip}</rect>'
         )
+
+    def line(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self._parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
 
     def rule(self, y: float) -> None:
         self.box(self.margin, y, self.inner, 1, RULE)

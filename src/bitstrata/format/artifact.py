@@ -86,7 +86,7 @@ class Artifact:
         entry = self.manifest.view(name)
         with self._lock:
             if name not in self._views:
-                content = read_verified(self.folder, entry.file, entry.size, entry.sha256)
+                content = self._read(entry.file, entry.size, entry.sha256)
                 self._views[name] = decode_view(self.manifest, self.shapes, name, content)
             return self._views[name]
 
@@ -123,26 +123,37 @@ class Artifact:
     def _stratum(self, index: int) -> Segments:
         with self._lock:
             if index not in self._strata:
-                stratum = self.manifest.strata[index]
-                content = read_verified(self.folder, stratum.file, stratum.size, stratum.sha256)
-                self._strata[index] = decode_stratum(self.manifest, index, content)
+                self._strata[index] = self._read_stratum(index)
             return self._strata[index]
+
+    def _read_stratum(self, index: int) -> Segments:
+        stratum = self.manifest.strata[index]
+        content = self._read(stratum.file, stratum.size, stratum.sha256)
+        return decode_stratum(self.manifest, index, content)
+
+    def _read(self, file: str, size: int, digest: str) -> bytes:
+        return read_verified(self.folder, file, size, digest)
 
 
 def decode_stratum(manifest: Manifest, index: int, content: bytes) -> Segments:
     """The segments of a stratum's bytes, by weight, with their padding checked."""
     file, graph = manifest.strata[index].file, manifest.graph
     segments = decode_expected(content, file, layout.stratum_tensors(graph, manifest.widths, index))
-    first, last = layout.planes_of(index, manifest.widths)
     for weight in layout.stored_weights(graph, index):
-        place = f"{file}, weight {weight.name!r}"
-        if weight.quantised:
-            check_plane_padding(segments[weight.name], weight.count, last - first, place)
-        else:
-            used = weight.count * DTYPES[layout.FLOAT_TYPES[weight.store]].itemsize
-            check_padding(segments[weight.name], used, place)
-            _floats(weight, segments[weight.name])
+        check_segment(manifest, index, weight, segments[weight.name])
     return segments
+
+
+def check_segment(manifest: Manifest, index: int, weight: Weight, segment: memoryview) -> None:
+    """Raises where the bits behind the last number of a segment are not zero, or its floats are none."""
+    place = f"{manifest.strata[index].file}, weight {weight.name!r}"
+    if weight.quantised:
+        first, last = layout.planes_of(index, manifest.widths)
+        check_plane_padding(segment, weight.count, last - first, place)
+    else:
+        used = weight.count * DTYPES[layout.FLOAT_TYPES[weight.store]].itemsize
+        check_padding(segment, used, place)
+        _floats(weight, segment)
 
 
 def decode_view(manifest: Manifest, shapes: Mapping[str, Shape], name: str, content: bytes) -> View:

@@ -65,11 +65,34 @@ class Model:
     def at(self, view: int | str) -> Session:
         """A session of a view, by width or name; pure, and safe to call from any thread."""
         name = str(view)
-        with self._building:
-            session = self._sessions.get(name)
-            if session is None:
-                session = self._sessions[name] = self._build(name)
+        session = self._sessions.get(name)  # with no lock: calls go on while another view is being built
+        if session is None:
+            with self._building:
+                session = self._sessions.get(name)
+                if session is None:
+                    session = self._sessions[name] = self._build(name)
         return session
+
+    def upgrade(self, view: int | str) -> None:
+        """Makes a view the one that `model(x)` runs, from the next call on, as soon as it is there and ready.
+
+        Calls go on meanwhile, with the view that they have; every output is of one view alone.
+        """
+        name = str(view)
+        self._obtain(name)
+        self.at(name)
+        self.view = name
+
+    def downgrade(self, view: int | str) -> None:
+        """Makes a view the one that `model(x)` runs, and gives back the memory of all others."""
+        name = str(view)
+        session = self.at(name)
+        self.view = name
+        with self._building:
+            self._sessions = {name: session}
+
+    def _obtain(self, name: str) -> None:
+        """Brings the files of a view to this device where they are not; here they are."""
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -1,0 +1,26 @@
+"""`bitstrata upgrade`: more bits for a model that is held, by fetching what is missing; needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+
+from bitstrata.cli.output import print_json
+from bitstrata.cli.progress import listener
+from bitstrata.cli.store import add_home, add_view, chosen_view, shown, store_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="a model that this device holds")
+    add_view(parser, "one of the two is needed")
+    add_home(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    store = store_of(arguments)
+    view = chosen_view(arguments, needed=True)
+    assert view is not None
+    record = store.upgrade(arguments.name, view, listen=listener(arguments.json))
+    if arguments.json:
+        print_json(shown(store, record))
+    else:
+        print(f"{record.name} runs at view {record.view}")
