@@ -16,7 +16,7 @@ from bitstrata.graph import Graph, Table, View, Weight, ops
 from bitstrata.runtime.native import NativeSession, accumulators
 from bitstrata.runtime.reference import ReferenceSession
 
-KERNELS = [name for name in _native.kernel_names() if "winograd" in name]
+KERNELS = [name for name in _native.kernel_names() if ".winograd" in name]
 pytestmark = pytest.mark.skipif(not KERNELS, reason="the processor has none of their instruction sets")
 
 
