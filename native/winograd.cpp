@@ -335,9 +335,11 @@ std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const st
 // listed in the order in which they are tried, and each is for layers whose transformed weights have at most so many
 // bytes: measured on the layers of ResNet-18 and ResNet-20, one after the other as in a network. Three-by-three tiles
 // need the least work per result, and exist for two and three bits.
-template <class T, std::size_t Bytes>
+//
+// With few channels the transforms take longer than the products that they save, and direct kernels win: `Least` inputs.
+template <class T, std::size_t Least, std::size_t Bytes>
 bool worthwhile(const Geometry& g, const Coding&) {
-    return T::kPoints * T::kPoints * g.inputs * g.outputs <= Bytes;
+    return g.inputs >= Least && T::kPoints * T::kPoints * g.inputs * g.outputs <= Bytes;
 }
 
 constexpr std::size_t kKilobyte = 1024, kAny = static_cast<std::size_t>(-1);
@@ -348,11 +350,11 @@ constexpr std::size_t kKilobyte = 1024, kAny = static_cast<std::size_t>(-1);
 std::vector<QuantisedKernel> avx2_winograd_kernels() {
     return {
         {"avx2.winograd3", "avx2", certified<Tile3, true>, prepare<Tile3, true, avx2::winograd3>,
-         worthwhile<Tile3, 2048 * kKilobyte>},
+         worthwhile<Tile3, 17, 2048 * kKilobyte>},
         {"avx2.winograd4", "avx2", certified<Tile4, true>, prepare<Tile4, true, avx2::winograd4>,
-         worthwhile<Tile4, 1024 * kKilobyte>},
+         worthwhile<Tile4, 17, 1024 * kKilobyte>},
         {"avx2.winograd2", "avx2", certified<Tile2, true>, prepare<Tile2, true, avx2::winograd2>,
-         worthwhile<Tile2, kAny>},
+         worthwhile<Tile2, 17, kAny>},
     };
 }
 #endif
@@ -362,11 +364,11 @@ std::vector<QuantisedKernel> avx2_winograd_kernels() {
 std::vector<QuantisedKernel> avx512_winograd_kernels() {
     return {
         {"avx512.winograd3", "avx512", certified<Tile3, false>, prepare<Tile3, false, avx512::winograd3>,
-         worthwhile<Tile3, 512 * kKilobyte>},
+         worthwhile<Tile3, 33, 512 * kKilobyte>},
         {"avx512.winograd4", "avx512", certified<Tile4, false>, prepare<Tile4, false, avx512::winograd4>,
-         worthwhile<Tile4, 256 * kKilobyte>},
+         worthwhile<Tile4, 33, 256 * kKilobyte>},
         {"avx512.winograd2", "avx512", certified<Tile2, false>, prepare<Tile2, false, avx512::winograd2>,
-         worthwhile<Tile2, kAny>},
+         worthwhile<Tile2, 33, kAny>},
     };
 }
 #endif
@@ -376,22 +378,22 @@ std::vector<QuantisedKernel> avx512_winograd_kernels() {
 std::vector<QuantisedKernel> neon_winograd_kernels() {
     return {
         {"neon.winograd3", "neon", certified<Tile3, true, true>, prepare<Tile3, true, neon::winograd3, true>,
-         worthwhile<Tile3, 2048 * kKilobyte>},
+         worthwhile<Tile3, 17, 2048 * kKilobyte>},
         {"neon.winograd4", "neon", certified<Tile4, true, true>, prepare<Tile4, true, neon::winograd4, true>,
-         worthwhile<Tile4, 1024 * kKilobyte>},
+         worthwhile<Tile4, 17, 1024 * kKilobyte>},
         {"neon.winograd2", "neon", certified<Tile2, true, true>, prepare<Tile2, true, neon::winograd2, true>,
-         worthwhile<Tile2, kAny>},
+         worthwhile<Tile2, 17, kAny>},
     };
 }
 
 std::vector<QuantisedKernel> dotprod_winograd_kernels() {
     return {
         {"dotprod.winograd3", "dotprod", certified<Tile3, false, true>, prepare<Tile3, false, dotprod::winograd3, true>,
-         worthwhile<Tile3, 2048 * kKilobyte>},
+         worthwhile<Tile3, 17, 2048 * kKilobyte>},
         {"dotprod.winograd4", "dotprod", certified<Tile4, false, true>, prepare<Tile4, false, dotprod::winograd4, true>,
-         worthwhile<Tile4, 1024 * kKilobyte>},
+         worthwhile<Tile4, 17, 1024 * kKilobyte>},
         {"dotprod.winograd2", "dotprod", certified<Tile2, false, true>, prepare<Tile2, false, dotprod::winograd2, true>,
-         worthwhile<Tile2, kAny>},
+         worthwhile<Tile2, 17, kAny>},
     };
 }
 #endif

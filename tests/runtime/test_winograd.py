@@ -221,7 +221,7 @@ def session_pair(channels: int, bits: int, threads: int) -> tuple[NativeSession,
 @pytest.mark.parametrize("threads", [1, 3])
 def test_sessions(channels: int, bits: int, threads: int) -> None:
     native, reference = session_pair(channels, bits, threads)
-    if not os.environ.get("BITSTRATA_KERNELS"):
+    if channels > 32 and not os.environ.get("BITSTRATA_KERNELS"):
         assert set(native.kernels().values()) & set(KERNELS)
     rng = np.random.default_rng(0)
     for batch, height, width in [(1, 7, 7), (3, 5, 9), (1, 33, 30), (1, 4, 150)]:  # also more than a strip in a row
