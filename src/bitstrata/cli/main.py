@@ -48,6 +48,9 @@ VERBS = {
     "doctor": ("doctor", "show what this installation has"),
 }
 
+#: Verbs that tell what they are doing.
+TELLS_EVENTS = ("pull", "upgrade", "downgrade")
+
 #: What a verb takes besides its options.
 POSITIONALS = {
     "eval": " RUN|ARTIFACT",
@@ -111,8 +114,11 @@ def _parser(given: list[str]) -> tuple[argparse.ArgumentParser, Any]:
         if name == chosen:
             module = import_module(f"bitstrata.cli.{file}")
             module.add_arguments(verb)
+            events = "; events before it, one to a line" if name in TELLS_EVENTS else ""
             verb.add_argument(
-                "--json", action="store_true", help="print one JSON object, and nothing else, on standard output"
+                "--json",
+                action="store_true",
+                help=f"print one JSON object, and nothing else, on standard output{events}",
             )
     return parser, module
 
