@@ -167,6 +167,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, help="where the networks are kept, and found again; default: nowhere")
     parser.add_argument("--json", type=Path, help="write everything that was measured to this file")
     parser.add_argument("--picture", type=Path, help="draw the first batch size and number of threads to this file")
+    parser.add_argument("--from", dest="source", type=Path, help="measure nothing: show what --json wrote to this file")
     parser.add_argument("--only", choices=("prepare", "measure"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -181,20 +182,31 @@ def main() -> None:
         (net,), (size,), (threads,) = arguments.nets, arguments.batch, arguments.threads
         print(json.dumps(measure(net, arguments.work, size, threads, arguments.seconds, arguments.isa)))
         return
+    report = json.loads(arguments.source.read_text("utf-8")) if arguments.source else measured(arguments)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
+    if arguments.picture is not None:
+        arguments.picture.write_text(draw(report), encoding="utf-8")
+    print(markdown(report), end="")
+
+
+def measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """All tables, each in a process of its own."""
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or Path(temporary)
         tables = []
         for net in arguments.nets:
             folder = work / net
             sizes = [str(size) for size in arguments.batch]
-            if not (folder / "prepared").exists():
+            prepared = folder / f"prepared-{'-'.join(sizes)}"
+            if not prepared.exists():
                 print(f"{net}: preparing", file=sys.stderr, flush=True)
                 processors = os.cpu_count() or 1
                 common = ["--nets", net, "--work", str(folder)]
                 failed = in_new_process(["--only", "prepare", *common, "--batch", *sizes], processors)
                 for engine, reason in failed.items():
                     print(f"{net}: {engine}: {reason}", file=sys.stderr)
-                (folder / "prepared").touch()
+                prepared.touch()
             for threads in arguments.threads:
                 for size in sizes:
                     print(f"{net}: batch {size}, {threads} thread(s)", file=sys.stderr, flush=True)
@@ -202,12 +214,7 @@ def main() -> None:
                     one += ["--seconds", str(arguments.seconds)]
                     one += ["--isa", arguments.isa] if arguments.isa else []
                     tables.append(in_new_process(["--only", "measure", *one], threads))
-    report = {"machine": machine(), "versions": versions(), "tables": tables}
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
-    if arguments.picture is not None:
-        arguments.picture.write_text(draw(report), encoding="utf-8")
-    print(markdown(report), end="")
+    return {"machine": machine(), "versions": versions(), "tables": tables}
 
 
 if __name__ == "__main__":
