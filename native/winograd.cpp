@@ -364,11 +364,11 @@ std::vector<QuantisedKernel> avx2_winograd_kernels() {
 std::vector<QuantisedKernel> avx512_winograd_kernels() {
     return {
         {"avx512.winograd3", "avx512", certified<Tile3, false>, prepare<Tile3, false, avx512::winograd3>,
-         worthwhile<Tile3, 33, 512 * kKilobyte>},
+         worthwhile<Tile3, 41, 512 * kKilobyte>},
         {"avx512.winograd4", "avx512", certified<Tile4, false>, prepare<Tile4, false, avx512::winograd4>,
-         worthwhile<Tile4, 33, 256 * kKilobyte>},
+         worthwhile<Tile4, 41, 256 * kKilobyte>},
         {"avx512.winograd2", "avx512", certified<Tile2, false>, prepare<Tile2, false, avx512::winograd2>,
-         worthwhile<Tile2, 33, kAny>},
+         worthwhile<Tile2, 41, kAny>},
     };
 }
 #endif
