@@ -103,7 +103,9 @@ def test_push_warns_of_a_key_that_others_can_read(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize("as_json", [True, False])
 def test_serve_prints_its_address_and_serves_until_interrupted(tmp_path: Path, as_json: bool) -> None:
     (tmp_path / LATEST).write_text("{}")
-    program = "import sys; from bitstrata.cli.main import main; sys.exit(main())"
+    # What runs in the background may have been told to ignore the signal.
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program += "import sys; from bitstrata.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "serve", str(tmp_path), "--port", "0", *(["--json"] if as_json else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
