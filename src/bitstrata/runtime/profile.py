@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,6 +62,10 @@ class Part:
         return self.macs / self.seconds if self.seconds else 0.0
 
 
+#: No pooling is so quick; the clock alone takes some of it.
+JOINED_SECONDS = 5e-7
+
+
 def profile(session: NativeSession, x: Floats, machine: Machine, rounds: int = 20) -> list[Part]:
     """The parts of a run, with the median time of each over some rounds."""
     session.profile(x)
@@ -80,13 +84,22 @@ def profile(session: NativeSession, x: Floats, machine: Machine, rounds: int = 2
     moved = [_moved(session.graph, one, sizes, shapes) for one, _, _ in measured]
     # Between two runs of a layer all the others come, so that its weights lie where all of them fit.
     rate = machine.read_rate(sum(_weight_bytes(session.graph, one.step) for one, _, _ in measured))
-    parts = []
+    parts: list[Part] = []
     for (one, macs, seconds), size in zip(measured, moved, strict=True):
         quantised = one.step is not None and one.step.node is not None and session.graph.is_quantised(one.step.node)
         peak = machine.byte_macs if quantised else machine.float_macs
         limit = max(macs / peak, size / rate) / session.threads
-        parts.append(Part(_name(one), one.kernel, macs, size, seconds, limit))
+        if parts and _joined(parts[-1], one, seconds):
+            parts[-1] = replace(parts[-1], name=f"{parts[-1].name}, {_name(one)}")
+        else:
+            parts.append(Part(_name(one), one.kernel, macs, size, seconds, limit))
     return parts
+
+
+def _joined(before: Part, one: StepTime, seconds: float) -> bool:
+    """Whether it is a pooling that ran together with the float layer before it: nothing is left to time then."""
+    pools = one.step is not None and isinstance(one.step.node, (ops.MaxPool, ops.AvgPool))
+    return pools and "float" in before.kernel and seconds < JOINED_SECONDS
 
 
 def _name(one: StepTime) -> str:
