@@ -241,6 +241,10 @@ void channels(Layers& layers) {
                 if (inputs <= 4) layers.floats(task_of(inputs, outputs, 1, 7, 2, 3, side, 41 - side, 2), false);
             }
         }
+        // Rows longer than a strip, once with each kind of epilogue.
+        for (int kind = 0; inputs == 17 && kind < 13; ++kind) {
+            layers.quantised(coded(task_of(inputs, 33, 1, 3, 1, 1, 4, 150), 2, 4, 0));
+        }
         if (inputs == 1) continue;
         for (std::size_t kernel : {3, 5}) {
             for (std::size_t stride : {1, 2}) {
