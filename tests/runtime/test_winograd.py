@@ -224,7 +224,7 @@ def test_sessions(channels: int, bits: int, threads: int) -> None:
     if channels > 32 and not os.environ.get("BITSTRATA_KERNELS"):
         assert set(native.kernels().values()) & set(KERNELS)
     rng = np.random.default_rng(0)
-    for batch, height, width in [(1, 7, 7), (3, 5, 9), (1, 33, 30), (1, 4, 150)]:  # also more than a strip in a row
+    for batch, height, width in [(1, 7, 7), (3, 5, 9), (1, 33, 30), (1, 4, 72)]:  # also more than a strip in a row
         x = rng.normal(size=(batch, channels, height, width)).astype(np.float32)
         np.testing.assert_array_equal(native(x), reference(x))
 
