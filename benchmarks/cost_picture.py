@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bitstrata.cli.svg import FAINT, RULE, SHADES, WARM, Canvas
+from bitstrata.svg import FAINT, RULE, SHADES, WARM, Canvas
 
 _COLUMNS, _WIDTH, _HEIGHT, _GAP = 2, 430, 250, 70
 _COLOURS = {"4": SHADES[0], "3": SHADES[1], "2": WARM}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bitstrata.cli.svg import FAINT, GREY, SHADES, WARM, Canvas
+from bitstrata.svg import FAINT, GREY, SHADES, WARM, Canvas
 
 _ROW, _NAME_WIDTH, _NUMBER_WIDTH = 24, 220, 250
 

@@ -49,6 +49,14 @@ class BadRecipe(BitstrataError, ValueError):
     """A recipe or configuration file with an unknown field or an impossible value."""
 
 
+class BadStudy(BitstrataError, ValueError):
+    """A study file with an unknown field or method, or results that are not records of runs."""
+
+
+class BadBudget(BitstrataError, ValueError):
+    """A bit budget that no choice of widths can keep."""
+
+
 class BadData(BitstrataError, ValueError):
     """A data set that is missing, damaged, or not laid out as expected."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bitstrata.cli.svg import FAINT, SHADES, WARM, Canvas, clipped
+from bitstrata.svg import FAINT, SHADES, WARM, Canvas, clipped
 
 if TYPE_CHECKING:
     from bitstrata.runtime.bench import Layers, Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bitstrata.cli.svg import FAINT, GREY, RED, SHADES, WARM, Canvas, clipped
+from bitstrata.svg import FAINT, GREY, RED, SHADES, WARM, Canvas, clipped
 from bitstrata.format.layout import MANIFEST
 
 #: Strata from the base up, then what is no plane.
