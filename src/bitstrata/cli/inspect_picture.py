@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bitstrata.svg import FAINT, GREY, RED, SHADES, WARM, Canvas, clipped
 from bitstrata.format.layout import MANIFEST
+from bitstrata.svg import FAINT, GREY, RED, SHADES, WARM, Canvas, clipped
 
 #: Strata from the base up, then what is no plane.
 _PLANES = SHADES
