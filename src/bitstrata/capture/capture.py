@@ -82,6 +82,11 @@ def _check(net: StratifiedNet, shape: Shape) -> None:
             "compensation to shifted-down codes. Stratify and train with compensated=True"
         )
     for name, layer in net.stratified_layers():
+        if not layer.is_exact:
+            raise CannotCapture(
+                f"layer {name!r} uses the quantizer {net.options.quantizer!r}, which is there for comparison and has "
+                f"no integer form that a device could run. Stratify with quantizer='learned-step'"
+            )
         for bits in net.widths:
             if not getattr(layer.input_quantiser, f"calibrated_{bits}"):
                 raise NotCalibrated(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bitstrata.capture.sizes import Sizes
 from bitstrata.graph import Weight, ops
-from bitstrata.training.steps import WeightQuantiser
+from bitstrata.training.steps import LearnedWeightStep
 
 Doubles = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class WeightSource:
     """Where the numbers of a weight come from; layers that share the tensor share the weight."""
 
     tensor: Tensor
-    quantiser: WeightQuantiser | None = None
+    quantiser: LearnedWeightStep | None = None
     own: bool = False
 
     @property

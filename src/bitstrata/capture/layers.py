@@ -15,7 +15,7 @@ from bitstrata.graph import ops
 from bitstrata.graph.network import Floats
 from bitstrata.training.bound import PerWidth
 from bitstrata.training.layers import StratifiedConv2d, StratifiedLayer
-from bitstrata.training.steps import WeightQuantiser
+from bitstrata.training.steps import LearnedActivationStep, LearnedWeightStep
 
 
 def is_layer(module: nn.Module) -> bool:
@@ -36,6 +36,7 @@ def record_layer(recorder: Recorder, module: nn.Module, input: Any) -> Traced:
     """The node of one call of a layer that belongs to a width."""
     x = recorder.current(input)
     if isinstance(module, StratifiedLayer):
+        assert isinstance(module.weight_quantiser, LearnedWeightStep)  # `capture` has refused the others
         source = WeightSource(module.weight, module.weight_quantiser)
         return _node(recorder, module, x, source, _integer_terms(module), module.bias)
     layer: Any = module.copies[str(module.bound_bits())] if isinstance(module, PerWidth) else module
@@ -47,6 +48,8 @@ def record_layer(recorder: Recorder, module: nn.Module, input: Any) -> Traced:
 def _integer_terms(layer: StratifiedLayer) -> Terms:
     """The scale of the accumulators, half a weight step times the activation step, as `accumulate` has it."""
     inputs = layer.input_quantiser
+    assert isinstance(inputs, LearnedActivationStep)
+    assert isinstance(layer.weight_quantiser, LearnedWeightStep)
     step = np.float32(inputs.step().item())
     half_scale = step_in_use(layer.weight_quantiser).astype(np.float64) * 0.5 * np.float64(step)
     channels = len(layer.weight)
@@ -54,7 +57,7 @@ def _integer_terms(layer: StratifiedLayer) -> Terms:
     return Terms(half_scale * np.ones(channels), np.zeros(channels), step, zero_point)
 
 
-def step_in_use(quantiser: WeightQuantiser) -> Floats:
+def step_in_use(quantiser: LearnedWeightStep) -> Floats:
     """The source step of a weight, or one for each channel: never below its floor."""
     step: Floats = torch.maximum(quantiser.step, quantiser.floor).detach().cpu().float().numpy()
     return step

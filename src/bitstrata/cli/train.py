@@ -17,6 +17,7 @@ from bitstrata.training import Recipe, distributed, load_checkpoint, train_once
 from bitstrata.training.calibration import ActivationInit
 from bitstrata.training.fit import CHECKPOINT
 from bitstrata.training.options import NormMode
+from bitstrata.training.quantiser_kinds import QuantizerName
 from bitstrata.training.stratify import Ends
 from bitstrata.training.train_once import FLOAT_FOLDER
 from bitstrata.training.weight_steps import WeightInit
@@ -67,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, choices in (
         ("ends", Ends),
         ("norms", NormMode),
+        ("quantizer", QuantizerName),
         ("weight-init", WeightInit),
         ("activation-init", ActivationInit),
     ):
@@ -173,7 +175,16 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     if "net_options" in run:
         run["net_options"] = dict(run["net_options"])
     recipe = {entry.name: given[entry.name] for entry in _recipe_fields() if entry.name in given}
-    names_of_options = ("quantise", "keep_float", "ends", "norms", "weight_init", "activation_init", "per_channel")
+    names_of_options = (
+        "quantise",
+        "keep_float",
+        "ends",
+        "norms",
+        "quantizer",
+        "weight_init",
+        "activation_init",
+        "per_channel",
+    )
     stratify = {
         name: given[name] for name in (*names_of_options, "compensated", "normalise_step_gradients") if name in given
     }

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bitstrata.errors import CannotStratify, LayerBypassed
 from bitstrata.training.bound import Bound, PerWidth
 from bitstrata.training.layers import StratifiedLayer
-from bitstrata.training.steps import ActivationQuantiser
+from bitstrata.training.quantiser_kinds import ActivationQuantiser
 
 
 def bind(model: nn.Module, bits: int, own_gain: float) -> nn.Module:

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from bitstrata.limits import FLOAT32_EXACT
 from bitstrata.training.bound import Bound
-from bitstrata.training.options import Options
-from bitstrata.training.steps import ActivationQuantiser, WeightQuantiser
+from bitstrata.training.quantiser_kinds import ActivationQuantiser, WeightQuantiser
+from bitstrata.training.steps import LearnedActivationStep
 
 
 class StratifiedLayer(Bound):
@@ -20,24 +20,35 @@ class StratifiedLayer(Bound):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, layer: nn.Conv2d | nn.Linear, quantiser: WeightQuantiser, options: Options, name: str) -> None:
+    def __init__(
+        self,
+        layer: nn.Conv2d | nn.Linear,
+        weight_quantiser: WeightQuantiser,
+        input_quantiser: ActivationQuantiser,
+        name: str,
+    ) -> None:
         super().__init__()
         self.name = name
         # The parameters themselves, not copies: other modules and optimisers may hold them too.
         self.register_parameter("weight", cast(nn.Parameter, layer.weight))
         self.register_parameter("bias", cast("nn.Parameter | None", layer.bias))
-        self.weight_quantiser = quantiser
-        self.input_quantiser = ActivationQuantiser(options, name, layer.weight.device)
+        self.weight_quantiser = weight_quantiser
+        self.input_quantiser = input_quantiser
 
     def forward(self, x: Tensor) -> Tensor:
         self.bound_bits()
         self.note_call()
-        if self.training:
+        if self.training or not self.is_exact:
             return self._simulated(x)
         exact = self._exact(x)
         if torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad):
             return exact_value(self._simulated(x), exact)
         return exact
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether this layer has a form in whole numbers, as devices run it."""
+        return self.weight_quantiser.exact and self.input_quantiser.exact
 
     def _simulated(self, x: Tensor) -> Tensor:
         return self.compute(self.input_quantiser(x), self.weight_quantiser(self.weight), self.bias)
@@ -56,6 +67,7 @@ class StratifiedLayer(Bound):
 
     def accumulate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Whole-number accumulators (as float32) and their scale, half a weight step times the activation step."""
+        assert isinstance(self.input_quantiser, LearnedActivationStep)
         activations, activation_step = self.input_quantiser.integers(x)
         weights, weight_step = self.weight_quantiser.integers(self.weight)
         grid = self.input_quantiser.grid(x)
@@ -76,8 +88,10 @@ class StratifiedConv2d(StratifiedLayer):
 
     channel_shape = (-1, 1, 1)
 
-    def __init__(self, layer: nn.Conv2d, quantiser: WeightQuantiser, options: Options, name: str) -> None:
-        super().__init__(layer, quantiser, options, name)
+    def __init__(
+        self, layer: nn.Conv2d, weight_quantiser: WeightQuantiser, input_quantiser: ActivationQuantiser, name: str
+    ) -> None:
+        super().__init__(layer, weight_quantiser, input_quantiser, name)
         self.in_channels, self.out_channels, self.kernel_size = layer.in_channels, layer.out_channels, layer.kernel_size
         self.stride, self.dilation, self.groups = layer.stride, layer.dilation, layer.groups
         self.padding, self.padding_mode = layer.padding, layer.padding_mode
@@ -99,8 +113,10 @@ class StratifiedLinear(StratifiedLayer):
 
     channel_shape = (-1,)
 
-    def __init__(self, layer: nn.Linear, quantiser: WeightQuantiser, options: Options, name: str) -> None:
-        super().__init__(layer, quantiser, options, name)
+    def __init__(
+        self, layer: nn.Linear, weight_quantiser: WeightQuantiser, input_quantiser: ActivationQuantiser, name: str
+    ) -> None:
+        super().__init__(layer, weight_quantiser, input_quantiser, name)
         self.in_features, self.out_features = layer.in_features, layer.out_features
 
     def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ from bitstrata.training.layers import StratifiedLayer
 from bitstrata.training.modes import modes_kept
 from bitstrata.training.norms import recalculate_norms
 from bitstrata.training.options import Options
-from bitstrata.training.steps import ActivationQuantiser, WeightQuantiser
+from bitstrata.training.quantiser_kinds import ActivationQuantiser, WeightQuantiser
 
 if TYPE_CHECKING:
     from bitstrata.training.stratify import LayerReport

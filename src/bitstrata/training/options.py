@@ -17,6 +17,7 @@ class Options:
     """How a network is stratified; `stratify` documents each."""
 
     widths: tuple[int, ...] = (2, 3, 4)
+    quantizer: str = "learned-step"
     per_channel: bool = False
     compensated: bool = True
     norms: NormMode = "individual"

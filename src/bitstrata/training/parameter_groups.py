@@ -7,17 +7,10 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from bitstrata.training.steps import ActivationQuantiser, WeightQuantiser
+from bitstrata.training.quantiser_kinds import ActivationQuantiser, WeightQuantiser
 
 #: Modules of which no parameter is ever decayed.
-UNDECAYED: tuple[type[nn.Module], ...] = (
-    ActivationQuantiser,
-    WeightQuantiser,
-    _NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.RMSNorm,
-)
+UNDECAYED: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def parameter_groups(net: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
@@ -33,9 +26,14 @@ def parameter_groups(net: nn.Module, *, weight_decay: float) -> list[dict[str, A
             if parameter in seen or not parameter.requires_grad:
                 continue
             seen.add(parameter)
-            plain = isinstance(module, UNDECAYED) or name == "bias" or parameter.ndim < 2
-            (undecayed if plain else decayed).append(parameter)
+            (decayed if _decays(module, name, parameter) else undecayed).append(parameter)
     return [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": undecayed, "weight_decay": 0.0},
     ]
+
+
+def _decays(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
+    if isinstance(module, (ActivationQuantiser, WeightQuantiser)):
+        return module.decays(name)
+    return not (isinstance(module, UNDECAYED) or name == "bias" or parameter.ndim < 2)

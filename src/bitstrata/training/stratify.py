@@ -21,7 +21,7 @@ from bitstrata.training.layers import StratifiedConv2d, StratifiedLayer, Stratif
 from bitstrata.training.modes import modes_kept
 from bitstrata.training.net import StratifiedNet
 from bitstrata.training.options import NormMode, Options
-from bitstrata.training.steps import WeightQuantiser
+from bitstrata.training.quantiser_kinds import Quantizer, QuantizerName, WeightQuantiser, find_quantizer
 from bitstrata.training.weight_steps import WeightInit
 
 Choice = Callable[[str, nn.Module], bool] | Collection[str]
@@ -59,6 +59,7 @@ def stratify(
     keep_float: Collection[str] = (),
     ends: Ends = "float",
     norms: NormMode = "individual",
+    quantizer: QuantizerName | Quantizer = "learned-step",
     per_channel: bool = False,
     compensated: bool = True,
     weight_init: WeightInit = "mean",
@@ -77,6 +78,8 @@ def stratify(
     ends            the first and last layer: "float" and shared by all widths, "own" for a float copy per width, or
                     "quantised" like the rest
     norms           "individual" statistics and affine per width, "statistics" only, or "shared"
+    quantizer       "learned-step", the method's own, or one that the paper compares with (`bitstrata.baselines`), to
+                    train and evaluate; only networks of the method's own can be packed
     per_channel     one weight step per output channel instead of one per layer
     compensated     add the midpoint compensation z to shifted-down codes; False is for ablations
     weight_init, activation_init
@@ -86,8 +89,10 @@ def stratify(
     example         an input (or a tuple of arguments); with it, first and last are found in order of call, without it
                     in order of registration
     """
+    kind = find_quantizer(quantizer, check_widths(widths))
     options = Options(
         widths=check_widths(widths),
+        quantizer=kind.name,
         per_channel=per_channel,
         compensated=compensated,
         norms=norms,
@@ -107,7 +112,7 @@ def stratify(
             f"{type(model).__name__} has {len(layers)} convolution and linear layers that could be quantised, and none "
             f"is left after the choice made (the first and last stay float). Use ends='quantised' or quantise=[names]"
         )
-    converter = _Converter(options, chosen, at_ends if ends == "own" else set(), kept)
+    converter = _Converter(options, kind, chosen, at_ends if ends == "own" else set(), kept)
     model = converter.convert_root(model)
     return StratifiedNet(model, options, tuple(converter.report))
 
@@ -210,9 +215,15 @@ class _Converter:
     """Replaces modules in place. What was one module, or one weight, stays one."""
 
     def __init__(
-        self, options: Options, chosen: set[nn.Module], own_ends: set[nn.Module], kept: set[nn.Module]
+        self,
+        options: Options,
+        kind: Quantizer,
+        chosen: set[nn.Module],
+        own_ends: set[nn.Module],
+        kept: set[nn.Module],
     ) -> None:
         self.options = options
+        self.kind = kind
         self.chosen = chosen
         self.own_ends = own_ends
         self.kept = kept
@@ -261,13 +272,14 @@ class _Converter:
         weight = cast(nn.Parameter, module.weight)
         quantiser = self.weight_quantisers.get(weight)
         if quantiser is None:
-            quantiser = self.weight_quantisers[weight] = WeightQuantiser(weight, self.options, name)
+            quantiser = self.weight_quantisers[weight] = self.kind.weight(weight, self.options, name)
+        input_quantiser = self.kind.activation(self.options, name, weight.device)
         self._note(name, module, f"{', '.join(map(str, self.options.widths))} bits")
         layer: StratifiedLayer
         if isinstance(module, nn.Conv2d):
-            layer = StratifiedConv2d(module, quantiser, self.options, name)
+            layer = StratifiedConv2d(module, quantiser, input_quantiser, name)
         else:
-            layer = StratifiedLinear(module, quantiser, self.options, name)
+            layer = StratifiedLinear(module, quantiser, input_quantiser, name)
         layer.train(module.training)
         return layer
 

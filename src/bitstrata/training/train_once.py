@@ -25,6 +25,7 @@ from bitstrata.training.fit import CHECKPOINT, fit
 from bitstrata.training.net import StratifiedNet
 from bitstrata.training.norms import synchronise_norms
 from bitstrata.training.objectives import Criterion
+from bitstrata.training.quantiser_kinds import QuantizerName
 from bitstrata.training.recipe import Recipe
 from bitstrata.training.stratify import stratify
 
@@ -146,7 +147,9 @@ def load_net(path: str | Path) -> tuple[StratifiedNet, dict[str, Any]]:
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `stratify` as plain values, checked, with the defaults of those that are not given."""
     types = get_type_hints(stratify)
-    types["quantise"] = list[str] | None  # a function cannot be kept in a checkpoint
+    # Functions and classes cannot be kept in a checkpoint.
+    types["quantise"] = list[str] | None
+    types["quantizer"] = QuantizerName
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(stratify).parameters.items()
