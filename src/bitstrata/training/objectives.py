@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -119,37 +120,38 @@ class MinimumNorm:
         return self.weights
 
 
-def minimum_norm_weights(
-    gram: NDArray[np.float64], *, iterations: int = 1000, tolerance: float = 1e-10
-) -> NDArray[np.float64]:
-    """The weights on the simplex that minimise w' G w, by Frank-Wolfe with away steps and exact line search.
+def minimum_norm_weights(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weights on the simplex that minimise w' G w.
 
-    Away steps take weight from the worst of the widths in use; without them the method crawls along a face of the
-    simplex.
+    There are few widths, so every set of widths that could carry the weight is tried: within one, the minimum is a
+    small linear system. Iterative methods (the paper names Frank-Wolfe) crawl where gradients differ much in length.
     """
     count = len(gram)
-    weights = np.zeros(count)
-    weights[int(np.argmin(np.diag(gram)))] = 1.0
-    for _ in range(iterations):
-        slopes = gram @ weights
-        value = float(weights @ slopes)
-        towards = int(np.argmin(slopes))
-        in_use = np.flatnonzero(weights > 0)
-        away = int(in_use[np.argmax(slopes[in_use])])
-        if value - slopes[towards] <= tolerance * max(value, 1e-300):
-            break
-        direction = -weights.copy()
-        direction[towards] += 1.0
-        longest = 1.0
-        if slopes[away] - value > value - slopes[towards] and weights[away] < 1.0:
-            direction = weights.copy()
-            direction[away] -= 1.0
-            longest = weights[away] / (1.0 - weights[away])
-        curvature = float(direction @ gram @ direction)
-        stride = longest if curvature <= 0 else min(longest, -float(direction @ slopes) / curvature)
-        weights = np.clip(weights + stride * direction, 0.0, None)
-        weights /= weights.sum()
-    return weights
+    if not np.isfinite(gram).all():
+        return np.full(count, 1.0 / count)  # keeps what is not finite in sight
+    lengths = np.sqrt(np.clip(np.diag(gram), 0.0, None))
+    best: NDArray[np.float64] = np.zeros(count)
+    best[int(np.argmin(lengths))] = 1.0
+    if not lengths.all():
+        return best  # a width without gradient is the minimum itself
+    least = float(lengths.min() ** 2)
+    inverse = lengths.min() / lengths
+    cosines = gram / np.outer(lengths, lengths)
+    for size in range(2, count + 1):
+        for carrying in map(list, combinations(range(count), size)):
+            # In units of each gradient's length: cosines @ v + multiplier * inverse = 0, inverse @ v = 1.
+            ratios = inverse[carrying]
+            system = np.block([[cosines[np.ix_(carrying, carrying)], ratios[:, None]], [ratios, 0.0]])
+            solution = np.linalg.lstsq(system, np.eye(size + 1)[-1], rcond=None)[0]
+            weights = np.zeros(count)
+            weights[carrying] = solution[:size] * ratios
+            if weights.min() < 0 or not weights.sum() > 0:
+                continue
+            weights /= weights.sum()
+            value = float(weights @ gram @ weights)
+            if value < least:
+                best, least = weights, value
+    return best
 
 
 def detached(output: Any) -> Any:
