@@ -26,10 +26,14 @@ class Accuracy:
     samples: int
 
 
-def passes(net: nn.Module, *, joint: bool) -> dict[str, nn.Module]:
-    """The networks inside a network, by the name they have in logs: its widths, highest first, or `float`."""
+def passes(net: nn.Module, *, joint: bool, bits: int | None = None) -> dict[str, nn.Module]:
+    """The networks inside a network, by the name they have in logs: its widths, highest first, or `float`.
+
+    With `bits`, that width only.
+    """
     if isinstance(net, StratifiedNet):
-        return {str(bits): net.at(bits, joint=joint) for bits in reversed(net.widths)}
+        wanted = reversed(net.widths) if bits is None else (bits,)
+        return {str(width): net.at(width, joint=joint) for width in wanted}
     return {FLOAT: net}
 
 
@@ -37,13 +41,14 @@ def evaluate(
     net: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
+    bits: int | None = None,
     prepare: Callable[[Any], Any] = lambda x: x,
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, Accuracy]:
-    """The accuracy of every width (or of the float network) over all batches and processes."""
+    """The accuracy of every width (or of one, or of the float network) over all batches and processes."""
     with modes_kept(net, *(net._bound.values() if isinstance(net, StratifiedNet) else ())):
         net.eval()
-        return accuracies(passes(net, joint=False), batches, prepare=prepare, on_batch=on_batch)
+        return accuracies(passes(net, joint=False, bits=bits), batches, prepare=prepare, on_batch=on_batch)
 
 
 @torch.inference_mode()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ from bitstrata.training.run_log import RunLog
 from bitstrata.training.sources import Source, as_source
 
 CHECKPOINT = "checkpoint.pt"
+#: Minimum-norm objective: points of the trace that the log keeps of an epoch.
+TRACE_POINTS = 25
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def fit(
     data: Any,
     recipe: Recipe,
     *,
+    bits: int | None = None,
     folder: str | Path | None = None,
     criterion: Criterion = functional.cross_entropy,
     description: dict[str, Any] | None = None,
@@ -66,6 +70,8 @@ def fit(
 
     net             a `StratifiedNet`: all its widths together; any other module: the float network
     data            a data set of `bitstrata.zoo`, or a pair of loaders (training, test) that give (input, target)
+    bits            train and evaluate this width alone, as one stage of a longer method; what must not change in it is
+                    frozen by `requires_grad_(False)`
     folder          where the checkpoint and `log.jsonl` go. If a checkpoint is there, training continues from it
                     and ends with the same weights as a run that was never stopped
     description     plain values kept in the checkpoint, from which a program can build the network again
@@ -77,7 +83,7 @@ def fit(
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
     with RunLog(place, tensorboard=tensorboard, progress=progress) as log:
-        return _Run(net, as_source(data, recipe), recipe, place, criterion, description or {}, log).run(
+        return _Run(net, bits, as_source(data, recipe), recipe, place, criterion, description or {}, log).run(
             checkpoint_minutes * 60.0
         )
 
@@ -88,6 +94,7 @@ class _Run:
     def __init__(
         self,
         net: nn.Module,
+        bits: int | None,
         source: Source,
         recipe: Recipe,
         folder: Path | None,
@@ -103,9 +110,10 @@ class _Run:
         self.optimiser = torch.optim.SGD(
             parameter_groups(net, weight_decay=recipe.weight_decay), lr=recipe.learning_rate, momentum=recipe.momentum
         )
-        self.combiner = (
-            MinimumNorm(net) if recipe.objective == "minimum-norm" and isinstance(net, StratifiedNet) else None
-        )
+        self.bits = bits
+        combines = recipe.objective == "minimum-norm" and isinstance(net, StratifiedNet) and bits is None
+        self.combiner = MinimumNorm(net) if combines else None  # type: ignore[arg-type]
+        self.trace: list[dict[int, tuple[float, float]]] = []
         self.device = next(net.parameters()).device
         self.steps_per_epoch = source.steps()
         if self.steps_per_epoch == 0 and recipe.epochs:
@@ -167,7 +175,7 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate()
         self.optimiser.zero_grad(set_to_none=True)
-        views = passes(self.net, joint=True)
+        views = passes(self.net, joint=self.bits is None, bits=self.bits)
         teacher = None
         for name, view in views.items():
             try:
@@ -191,6 +199,7 @@ class _Run:
             for bits, weight in self.combiner.combine().items():
                 self._add(f"weight {bits}", weight)
                 self._add(f"norm {bits}", self.combiner.norms[bits])
+            self._follow(self.combiner)
         else:
             distributed.average_(p.grad for p in self.net.parameters() if p.grad is not None)
         check_gradients(self.net, where)
@@ -198,11 +207,28 @@ class _Run:
         self.step_in_epoch += 1
         self.log.advance("  ".join(f"{name}: {self._mean(f'loss {name}'):.3f}" for name in views))
 
-    def _finish_epoch(self) -> None:
+    def _follow(self, combiner: MinimumNorm) -> None:
+        """Adds a point to the trace in the log now and then: means over the steps since the last one."""
+        self.trace.append({bits: (weight, combiner.norms[bits]) for bits, weight in combiner.weights.items()})
+        step = self.step_in_epoch + 1
+        if step * TRACE_POINTS // self.steps_per_epoch > (step - 1) * TRACE_POINTS // self.steps_per_epoch:
+            weights, norms = (
+                {str(bits): fmean(point[bits][index] for point in self.trace) for bits in combiner.weights}
+                for index in (0, 1)
+            )
+            at = round(self.epoch + step / self.steps_per_epoch, 4)
+            self.log.event("trace", epoch=self.epoch, at=at, weights=weights, norms=norms)
+            self.trace = []
+
+    def _evaluate(self) -> dict[str, Accuracy]:
         if self.recipe.norm_batches and isinstance(self.net, StratifiedNet):
             batches = islice(self.source.training(self.epoch, 0), self.recipe.norm_batches)
-            recalculate_norms(self.net, [self._prepare(x) for x, _ in batches])
-        accuracy = evaluate(self.net, self.source.test(), prepare=self._prepare)
+            recalculate_norms(self.net, [self._prepare(x) for x, _ in batches], bits=self.bits)
+        return evaluate(self.net, self.source.test(), bits=self.bits, prepare=self._prepare)
+
+    def _finish_epoch(self) -> None:
+        due = (self.epoch + 1) % self.recipe.evaluate_every == 0 or self.epoch + 1 == self.recipe.epochs
+        accuracy = self._evaluate() if due else {}
         epoch = Epoch(
             self.epoch,
             self._means("loss "),
@@ -221,7 +247,7 @@ class _Run:
             | {f"top5/{name}": result.top5 for name, result in accuracy.items()},
         )
         shown = "  ".join(f"{name}: {result.top1:.2f}" for name, result in accuracy.items())
-        self.log.say(f"epoch {self.epoch + 1}/{self.recipe.epochs}  top-1  {shown}")
+        self.log.say(f"epoch {self.epoch + 1}/{self.recipe.epochs}  {f'top-1  {shown}' if due else ''}")
         self.epoch += 1
         self.step_in_epoch, self.sums, self.seconds = 0, {}, 0.0
         self._save()

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bitstrata.errors import CannotStratify
 from bitstrata.training import distributed
-from bitstrata.training.bound import Bound
+from bitstrata.training.bound import Bound, PerWidth
 from bitstrata.training.modes import modes_kept
 
 if TYPE_CHECKING:
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def recalculate_norms(net: StratifiedNet, inputs: Iterable[Tensor]) -> None:
-    """Replaces the running statistics of every width by the plain average over the given batches.
+def recalculate_norms(net: StratifiedNet, inputs: Iterable[Tensor], *, bits: int | None = None) -> None:
+    """Replaces the running statistics of every width, or of one, by the plain average over the given batches.
 
     The moving average of training lags behind the weights; at two bits, where codes flip, that lag costs accuracy.
     Every batch must be a mixture of all classes, as in training: the variance within sorted batches is too small.
     """
     batches = list(inputs)
-    norms = [module for module in net.model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    widths = net.widths if bits is None else (bits,)
+    norms = [norm for norm in _norms_of(net, widths) if norm.track_running_stats]
     # Bound copies share the tensors of these norms but not their momentum, so that is set on every copy.
     copies = [m for view in net._bound.values() for m in view.modules() if isinstance(m, _BatchNorm)]
     momenta = [(module, module.momentum) for module in copies]
@@ -38,15 +39,27 @@ def recalculate_norms(net: StratifiedNet, inputs: Iterable[Tensor]) -> None:
                 norm.reset_running_stats()
             for module in copies:
                 module.momentum = None  # the cumulative average
-            for bits in net.widths:
+            for width in widths:
                 for x in batches:
-                    net(x, bits=bits)
+                    net(x, bits=width)
             distributed.average_(
                 buffer for norm in norms for name, buffer in norm.named_buffers() if name != "num_batches_tracked"
             )
         finally:
             for module, momentum in momenta:
                 module.momentum = momentum
+
+
+def _norms_of(net: StratifiedNet, widths: tuple[int, ...]) -> list[_BatchNorm]:
+    """The norms that these widths use, each once."""
+    others = {
+        copy
+        for module in net.model.modules()
+        if isinstance(module, PerWidth)
+        for width, copy in module.copies.items()
+        if int(width) not in widths
+    }
+    return [module for module in net.model.modules() if isinstance(module, _BatchNorm) and module not in others]
 
 
 class SynchronisedBatchNorm(_BatchNorm):

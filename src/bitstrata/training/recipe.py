@@ -35,6 +35,8 @@ class Recipe:
     objective: Literal["mean", "minimum-norm"] = "mean"
     #: Batches from which the norm statistics are re-estimated after each epoch; 0 keeps the moving averages.
     norm_batches: int = 0
+    #: Epochs from one evaluation to the next; the last is always evaluated.
+    evaluate_every: int = 1
     #: The float network is trained first for this many epochs, unless it starts from given weights.
     float_epochs: int = 0
     float_learning_rate: float = 0.1
@@ -46,8 +48,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, lowest in (
-            ("epochs", 0), ("float_epochs", 0), ("batch_size", 1), ("norm_batches", 0), ("warmup_epochs", 0),
-            ("momentum", 0), ("weight_decay", 0), ("float_weight_decay", 0),
+            ("epochs", 0), ("float_epochs", 0), ("batch_size", 1), ("norm_batches", 0), ("evaluate_every", 1),
+            ("warmup_epochs", 0), ("momentum", 0), ("weight_decay", 0), ("float_weight_decay", 0),
         ):  # fmt: skip
             if getattr(self, name) < lowest:
                 raise BadRecipe(f"{name} = {getattr(self, name)} must be at least {lowest}")
