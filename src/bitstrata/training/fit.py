@@ -221,14 +221,16 @@ class _Run:
             self.trace = []
 
     def _evaluate(self) -> dict[str, Accuracy]:
-        if self.recipe.norm_batches and isinstance(self.net, StratifiedNet):
+        every, number = self.recipe.evaluate_every, self.epoch + 1
+        last = number == self.recipe.epochs
+        due = every > 0 and (last or number % every == 0)
+        if (due or last) and self.recipe.norm_batches and isinstance(self.net, StratifiedNet):
             batches = islice(self.source.training(self.epoch, 0), self.recipe.norm_batches)
             recalculate_norms(self.net, [self._prepare(x) for x, _ in batches], bits=self.bits)
-        return evaluate(self.net, self.source.test(), bits=self.bits, prepare=self._prepare)
+        return evaluate(self.net, self.source.test(), bits=self.bits, prepare=self._prepare) if due else {}
 
     def _finish_epoch(self) -> None:
-        due = (self.epoch + 1) % self.recipe.evaluate_every == 0 or self.epoch + 1 == self.recipe.epochs
-        accuracy = self._evaluate() if due else {}
+        accuracy = self._evaluate()
         epoch = Epoch(
             self.epoch,
             self._means("loss "),
@@ -247,7 +249,7 @@ class _Run:
             | {f"top5/{name}": result.top5 for name, result in accuracy.items()},
         )
         shown = "  ".join(f"{name}: {result.top1:.2f}" for name, result in accuracy.items())
-        self.log.say(f"epoch {self.epoch + 1}/{self.recipe.epochs}  {f'top-1  {shown}' if due else ''}")
+        self.log.say(f"epoch {self.epoch + 1}/{self.recipe.epochs}  {f'top-1  {shown}' if shown else ''}")
         self.epoch += 1
         self.step_in_epoch, self.sums, self.seconds = 0, {}, 0.0
         self._save()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ class Recipe:
     objective: Literal["mean", "minimum-norm"] = "mean"
     #: Batches from which the norm statistics are re-estimated after each epoch; 0 keeps the moving averages.
     norm_batches: int = 0
-    #: Epochs from one evaluation to the next; the last is always evaluated.
+    #: Epochs from one evaluation to the next; the last is always evaluated. 0 for no evaluation at all.
     evaluate_every: int = 1
     #: The float network is trained first for this many epochs, unless it starts from given weights.
     float_epochs: int = 0
@@ -48,7 +48,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, lowest in (
-            ("epochs", 0), ("float_epochs", 0), ("batch_size", 1), ("norm_batches", 0), ("evaluate_every", 1),
+            ("epochs", 0), ("float_epochs", 0), ("batch_size", 1), ("norm_batches", 0), ("evaluate_every", 0),
             ("warmup_epochs", 0), ("momentum", 0), ("weight_decay", 0), ("float_weight_decay", 0),
         ):  # fmt: skip
             if getattr(self, name) < lowest:
@@ -58,6 +58,20 @@ class Recipe:
                 raise BadRecipe(f"{name} = {getattr(self, name)} must be positive")
         if self.version != 1:
             raise BadRecipe(f"recipe version {self.version} is not known; this bitstrata reads version 1")
+
+    def float_phase(self) -> Recipe:
+        """The recipe of the float network alone. What that has no use for is at its default: changing it must not make
+        a float phase unusable."""
+        return replace(
+            self,
+            epochs=self.float_epochs,
+            learning_rate=self.float_learning_rate,
+            weight_decay=self.float_weight_decay,
+            float_epochs=0,
+            distill="none",
+            objective="mean",
+            norm_batches=0,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -176,17 +176,7 @@ def _train_float(
     how: dict[str, Any],
     say: Callable[[str], None],
 ) -> None:
-    float_recipe = replace(
-        recipe,
-        epochs=recipe.float_epochs,
-        learning_rate=recipe.float_learning_rate,
-        weight_decay=recipe.float_weight_decay,
-        # What a float network has no use for, at its default: changing it must not make a float phase unusable.
-        float_epochs=0,
-        distill="none",
-        objective="mean",
-        norm_batches=0,
-    )
+    float_recipe = recipe.float_phase()
     if (folder / CHECKPOINT).exists():
         state = _read(folder / CHECKPOINT)
         _check_same_job(folder / CHECKPOINT, state["description"], description)

@@ -1,0 +1,15 @@
+"""All widths together from one source weight: the paper's own method (section 4), and AdaBits on its quantiser."""
+
+from __future__ import annotations
+
+from bitstrata.baselines.job import Job, Trained
+
+FLOAT_BITS = 32
+
+
+def joint(job: Job) -> Trained:
+    """One network for all widths; the recipe chooses objective and distillation, the options everything else."""
+    net = job.stratify()
+    job.fit(net, "joint")
+    nested = net.options.quantizer != "adabits"  # whose widths are quantised from the float weight, each by itself
+    return Trained(dict.fromkeys(net.widths, net), net.widths[-1] if nested else FLOAT_BITS)
