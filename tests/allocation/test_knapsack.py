@@ -177,9 +177,7 @@ def test_equal_errors_per_bit_are_as_quick(name: str, sizes: dict[str, list[int]
     for bits in np.linspace(2, 4, 9):
         budget = int(bits * counts.sum())
         started = time.perf_counter()
-        found, cost = value(
-            costs.tolist(), errors.tolist(), least_error(costs.tolist(), errors.tolist(), budget)
-        )
+        found, cost = value(costs.tolist(), errors.tolist(), least_error(costs.tolist(), errors.tolist(), budget))
         assert time.perf_counter() - started < 1.0
         assert found == 4 * counts.sum() - cost
         assert cost > budget - 20 * unit

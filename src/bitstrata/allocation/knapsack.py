@@ -14,6 +14,7 @@ Both rules drop only what cannot be the answer, so the answer is exact, up to th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -59,7 +60,9 @@ def _checked(costs: Sequence[Sequence[int]], errors: Sequence[Sequence[float]]) 
     layers = []
     for index, (cost, error) in enumerate(zip(costs, errors, strict=True)):
         if not len(cost) or len(cost) != len(error):
-            raise BadOption(f"layer {index} has {len(cost)} costs and {len(error)} errors; it needs one of each a width")
+            raise BadOption(
+                f"layer {index} has {len(cost)} costs and {len(error)} errors; it needs one of each a width"
+            )
         if not all(math.isfinite(value) for value in error):
             raise BadOption(f"layer {index} has errors that are not finite: {list(error)}")
         points: _Points = []
@@ -99,16 +102,15 @@ def _search(layers: list[_Points], room: int) -> list[int]:
     return chosen[::-1]
 
 
-def _undominated(
-    order: NDArray[np.intp], costs: NDArray[np.int64], errors: NDArray[np.float64]
-) -> NDArray[np.intp]:
+def _undominated(order: NDArray[np.intp], costs: NDArray[np.int64], errors: NDArray[np.float64]) -> NDArray[np.intp]:
     """Of states sorted by cost those with less error than all cheaper ones; one for each cost."""
     sorted_errors = errors[order]
     best_before = np.concatenate([[np.inf], np.minimum.accumulate(sorted_errors)[:-1]])
     order = order[sorted_errors < best_before]
     sorted_costs = costs[order]
     last_of_cost = np.concatenate([sorted_costs[1:] != sorted_costs[:-1], [True]])
-    return order[last_of_cost]
+    kept: NDArray[np.intp] = order[last_of_cost]
+    return kept
 
 
 class _Relaxation:
@@ -123,7 +125,8 @@ class _Relaxation:
     def of_rests(cls, layers: list[_Points]) -> list[_Relaxation]:
         """For all layers, for all but the first, and so on down to none."""
         found = [cls(0.0, [])]
-        base, steps = 0.0, []
+        base = 0.0
+        steps: list[tuple[float, int, float]] = []
         for points in reversed(layers):
             base += points[0][1]
             steps = sorted(steps + _hull_steps(points))
@@ -148,10 +151,7 @@ def _hull_steps(points: _Points) -> list[tuple[float, int, float]]:
         while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], (cost, error)):
             hull.pop()
         hull.append((cost, error))
-    return [
-        (_slope(one, other), other[0] - one[0], other[1] - one[1])
-        for one, other in zip(hull, hull[1:], strict=False)
-    ]
+    return [(_slope(one, other), other[0] - one[0], other[1] - one[1]) for one, other in itertools.pairwise(hull)]
 
 
 def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
