@@ -1,1 +1,7 @@
-"""Mixed precision: a width for every layer, chosen exactly within a bit budget."""
+"""Mixed precision: a width for each layer, chosen exactly within a budget; a network of it; and its view."""
+
+from bitstrata.allocation.allocate import Allocation as Allocation
+from bitstrata.allocation.allocate import Allocator as Allocator
+from bitstrata.allocation.allocate import allocate as allocate
+from bitstrata.allocation.knapsack import least_error as least_error
+from bitstrata.allocation.mixed import mixed_network as mixed_network

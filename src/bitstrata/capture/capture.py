@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from bitstrata import codes
 from bitstrata.capture.drafts import Terms, WeightSource
@@ -18,6 +19,7 @@ from bitstrata.errors import BadCodes, BadInput, BadOption, CannotCapture, NotCa
 from bitstrata.graph import INPUT, Graph, Network, Table, View, Weight, check_graph, check_view
 from bitstrata.graph.network import Floats
 from bitstrata.graph.ops import Shape
+from bitstrata.training.binding import bind
 from bitstrata.training.net import StratifiedNet
 
 FloatStore = Literal["float32", "float16"]
@@ -25,7 +27,7 @@ FloatStore = Literal["float32", "float16"]
 
 @dataclass(frozen=True)
 class _Captured:
-    """One width: its graph, and where its numbers come from."""
+    """One view: its graph, and where its numbers come from."""
 
     graph: Graph
     sources: dict[str, WeightSource]
@@ -48,7 +50,7 @@ def capture_shape(net: StratifiedNet, shape: Shape, float_store: FloatStore) -> 
     if float_store not in get_args(FloatStore):
         raise BadOption(f"float_store={float_store!r} is not one of {', '.join(get_args(FloatStore))}")
     _check(net, shape)
-    captured = {bits: _capture_width(net, bits, shape, float_store) for bits in net.widths}
+    captured = {bits: _capture(bind(net.model, bits, 1.0), shape, float_store) for bits in net.widths}
     source = captured[net.widths[-1]]
     for bits, one in captured.items():
         if one.graph != source.graph:
@@ -56,14 +58,28 @@ def capture_shape(net: StratifiedNet, shape: Shape, float_store: FloatStore) -> 
                 f"at {bits} bits the model computes {_difference(one.graph, source.graph)} than at {net.widths[-1]} "
                 f"bits. All widths of an artifact share one graph: the model's code must not depend on the width"
             )
+    return _network(net.widths, {str(bits): one for bits, one in captured.items()}, shape)
+
+
+def capture_mixed(
+    net: StratifiedNet, mixed: nn.Module, name: str, shape: Shape, *, float_store: FloatStore = "float32"
+) -> Network:
+    """A network of one view, `mixed`: one that `allocation.mixed_network` made of `net`. Graph and codes are net's."""
+    _check(net, shape)
+    return _network(net.widths, {name: _capture(bind(mixed, None, 1.0), shape, float_store)}, shape)
+
+
+def _network(widths: tuple[int, ...], captured: Mapping[str, _Captured], shape: Shape) -> Network:
+    """The views of one graph and what they share, checked."""
+    *_, source = captured.values()
     graph = source.graph
     shared = {w.name: w for w in graph.weights if not w.own}
     network = Network(
         graph=graph,
-        widths=net.widths,
+        widths=widths,
         codes={name: _codes(name, source.sources[name]) for name, w in shared.items() if w.quantised},
         floats={name: _floats(w, source.sources[name]) for name, w in shared.items() if not w.quantised},
-        views=tuple(_view(bits, one) for bits, one in captured.items()),
+        views=tuple(_view(name, one) for name, one in captured.items()),
     )
     shapes = check_graph(graph, network.source_bits, shape)
     for view in network.views:
@@ -95,8 +111,8 @@ def _check(net: StratifiedNet, shape: Shape) -> None:
                 )
 
 
-def _capture_width(net: StratifiedNet, bits: int, shape: Shape, float_store: FloatStore) -> _Captured:
-    drafts, outputs = simplified(*record(net, bits, shape))
+def _capture(view: nn.Module, shape: Shape, float_store: FloatStore) -> _Captured:
+    drafts, outputs = simplified(*record(view, shape))
     names = dict(zip(drafts, unique_names(draft.place or draft.kind_name for draft in drafts), strict=True))
     weights: dict[tuple[int, bool], Weight] = {}
     sources: dict[str, WeightSource] = {}
@@ -127,11 +143,12 @@ def _table(terms: Terms) -> Table:
         return Table(terms.scale.astype(np.float32), terms.bias.astype(np.float32), terms.step, terms.zero_point)
 
 
-def _view(bits: int, captured: _Captured) -> View:
+def _view(name: str, captured: _Captured) -> View:
     weights = captured.graph.weights
+    quantisers = {weight.name: captured.sources[weight.name].quantiser for weight in weights}
     return View(
-        name=str(bits),
-        bits={weight.name: bits for weight in weights if weight.quantised},
+        name=name,
+        bits={name: quantiser.bound_bits() for name, quantiser in quantisers.items() if quantiser is not None},
         tables=captured.tables,
         own={weight.name: _floats(weight, captured.sources[weight.name]) for weight in weights if weight.own},
     )

@@ -1,4 +1,4 @@
-"""Runs a model's own forward on a traced value, at one width."""
+"""Runs a model's own forward on a traced value, at the widths that its modules are bound to."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from bitstrata.capture.sizes import probes_of
 from bitstrata.capture.traced import GuardSizes, Traced
 from bitstrata.errors import BitstrataError, CannotCapture
 from bitstrata.graph.ops import Shape
-from bitstrata.training.binding import bind
 from bitstrata.training.bound import PerWidth
-from bitstrata.training.net import StratifiedNet
 
 LOWERINGS = {**elementwise.LOWERINGS, **pooling.LOWERINGS, **shaping.LOWERINGS}
 
@@ -26,10 +24,12 @@ LOWERINGS = {**elementwise.LOWERINGS, **pooling.LOWERINGS, **shaping.LOWERINGS}
 _UNFOLLOWED = (TypeError, AttributeError, ValueError, RuntimeError, LookupError, AssertionError, ArithmeticError)
 
 
-def record(net: StratifiedNet, bits: int, shape: Shape) -> tuple[list[Draft], list[Draft]]:
-    """All drafts of one width, in order of computation, and those of the outputs."""
-    # A bound copy for this one purpose: its modules are changed, and nobody else may be running them.
-    view = bind(net.model, bits, 1.0).eval()
+def record(view: nn.Module, shape: Shape) -> tuple[list[Draft], list[Draft]]:
+    """All drafts of a bound copy, in order of computation, and those of the outputs.
+
+    The copy must have been made for this one purpose: its modules are changed.
+    """
+    view.eval()
     _check_inputs(view)
     recorder = Recorder(probes_of(shape), LOWERINGS, _tensor_names(view))
     for module, scope in _scopes(view):
@@ -37,7 +37,7 @@ def record(net: StratifiedNet, bits: int, shape: Shape) -> tuple[list[Draft], li
         module.__dict__["forward"] = _in_scope(recorder, scope, forward)
     with GuardSizes():
         result = view.forward(recorder.input)
-    recorder.scopes.append(Scope("", type(net.model).__name__, False))
+    recorder.scopes.append(Scope("", type(view).__name__, False))
     return recorder.drafts, [recorder.draft_of(value) for value in _outputs(recorder, result)]
 
 

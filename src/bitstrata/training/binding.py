@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from bitstrata.training.layers import StratifiedLayer
 from bitstrata.training.quantiser_kinds import ActivationQuantiser
 
 
-def bind(model: nn.Module, bits: int, own_gain: float) -> nn.Module:
+def bind(model: nn.Module, bits: int | Mapping[str, int] | None, own_gain: float) -> nn.Module:
     """A structural copy of `model` on the very same tensors, in which every width-dependent module knows its width.
 
+    `bits` is one width for all, or a width for each such module by its name; None where they know theirs already.
     Modules, containers and references between them are copied, so that the model's own code works unchanged; the
     dictionaries that hold parameters and buffers are the source's own, so that moving, loading or replacing a tensor
     there is seen here.
@@ -36,11 +37,12 @@ def bind(model: nn.Module, bits: int, own_gain: float) -> nn.Module:
         view = copy.deepcopy(model, dict(kept))
     except (TypeError, RuntimeError) as error:
         raise CannotStratify(_uncopied(model, kept, error)) from error
-    for module in view.modules():
+    for name, module in view.named_modules():
         if isinstance(module, Bound):
-            module.bits = bits
+            if bits is not None:
+                module.bits = bits if isinstance(bits, int) else bits[name]
             module.own_gain = own_gain
-    view.register_forward_hook(_FirstCall(bits))
+    view.register_forward_hook(_FirstCall())
     return view
 
 
@@ -85,8 +87,7 @@ def _uncopied(model: nn.Module, kept: dict[int, Any], error: Exception) -> str:
 class _FirstCall:
     """After the first forward pass of a bound copy, in either mode: was every module that was converted called?"""
 
-    def __init__(self, bits: int) -> None:
-        self.bits = bits
+    def __init__(self) -> None:
         self.checked: dict[bool, bool] = {True: False, False: False}
 
     def __call__(self, view: nn.Module, args: Any, output: Any) -> None:

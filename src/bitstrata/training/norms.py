@@ -42,9 +42,7 @@ def recalculate_norms(net: StratifiedNet, inputs: Iterable[Tensor], *, bits: int
             for width in widths:
                 for x in batches:
                     net(x, bits=width)
-            distributed.average_(
-                buffer for norm in norms for name, buffer in norm.named_buffers() if name != "num_batches_tracked"
-            )
+            _average(norms)
         finally:
             for module, momentum in momenta:
                 module.momentum = momentum
@@ -60,6 +58,32 @@ def _norms_of(net: StratifiedNet, widths: tuple[int, ...]) -> list[_BatchNorm]:
         if int(width) not in widths
     }
     return [module for module in net.model.modules() if isinstance(module, _BatchNorm) and module not in others]
+
+
+@torch.no_grad()
+def reestimate(network: nn.Module, inputs: Iterable[Tensor]) -> None:
+    """The same for one network by itself, whose norms nobody else uses."""
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    momenta = [(norm, norm.momentum) for norm in norms]
+    with modes_kept(network):
+        network.train()
+        try:
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None
+            for x in inputs:
+                network(x)
+            _average(norms)
+        finally:
+            for norm, momentum in momenta:
+                norm.momentum = momentum
+
+
+def _average(norms: list[_BatchNorm]) -> None:
+    """The mean of their statistics over all processes."""
+    distributed.average_(
+        buffer for norm in norms for name, buffer in norm.named_buffers() if name != "num_batches_tracked"
+    )
 
 
 class SynchronisedBatchNorm(_BatchNorm):
