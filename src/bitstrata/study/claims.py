@@ -88,9 +88,11 @@ def claim_blocks(groups: Sequence[Group]) -> list[Block]:
         Bullets(
             (
                 "Numbers are mean differences in points of top-1, with the 90 % interval in brackets.",
-                f"Thresholds: {CLOSE} points for joint training against LSQ (claim 1); {LITTLE} points for what counts as "
-                f"no worse (claim 7) or not worth it (claim 9); {FAILURE:g} points for failing (claim 4); {GUESSING} times "
-                "guessing for having learned nothing (claim 3); none elsewhere.",
+                (
+                    f"Thresholds: {CLOSE} points for joint training against LSQ (claim 1); {LITTLE} points for what "
+                    f"counts as no worse (claim 7) or not worth it (claim 9); {FAILURE:g} points for failing (claim "
+                    f"4); {GUESSING} times guessing for having learned nothing (claim 3); none elsewhere."
+                ),
             )
         )
     )
@@ -107,7 +109,10 @@ def _within(group: Group) -> Claim:
     return Claim(
         1,
         f"Joint training is within {CLOSE} points of LSQ at each width",
-        "between -0.8 (ResNet-50, 2 bits) and +0.8 without self-distillation, -0.6 (VGG-16 BN, 4 bits) and +3.9 with it",
+        (
+            "between -0.8 (ResNet-50, 2 bits) and +0.8 without self-distillation, -0.6 (VGG-16 BN, 4 bits) and +3.9 "
+            "with it"
+        ),
         tuple(parts),
     )
 

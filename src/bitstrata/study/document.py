@@ -1,4 +1,4 @@
-"""What a report is made of, before it becomes Markdown or a web page. All text in it is plain: whoever writes it out escapes it."""
+"""What a report is made of, before it becomes Markdown or a web page. Its text is plain: the writers escape it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from bitstrata.study.paper import LABELS, WIDTHS
 from bitstrata.study.records import RunRecord
 
-DASH = "–"
+DASH = "\N{EN DASH}"
 
 _CLASSES = {"digits": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100}
 

@@ -108,8 +108,10 @@ SMALL_IMAGES = PaperTable(
     ),
     has_vertical=True,
     notes=(
-        "The paper has one row of its own here and does not say whether it is with self-distillation; its numbers stand "
-        "beside the joint network without.",
+        (
+            "The paper has one row of its own here and does not say whether it is with self-distillation; its numbers"
+            " stand beside the joint network without."
+        ),
         "The paper took LQ-Nets, LQW and DiffQ from the DiffQ paper.",
     ),
 )
@@ -187,15 +189,23 @@ LARGE_IMAGES = PaperTable(
     has_top5=True,
     has_vertical=True,
     notes=(
-        "The paper took PACT, LQ-Nets, DSQ and QIL, and LSQ of VGG-16 BN, from their own papers and LSQ of MobileNetV2 from "
-        "MQBench: other recipes than its own.",
-        "Noticed: the paper's text gives the lead over LSQ as 0.6 and 0.9 points for ResNet-18 at 2 and 3 bits, and as 0.4 "
-        "and 0.9 for MobileNetV2 at 2 and 4 bits; its table gives 0.6 and 0.7, and 3.9 and 1.2 (with self-distillation; "
-        "without it 0.2 and 0.5, and 0.7 and 0.8).",
-        "Noticed: the text says that self-distillation adds 0.1 to 0.5 points; the table has from 0.0 (ResNet-18, ResNet-50 "
-        "and VGG-16 BN at 4 bits) to 0.8 (ResNet-50 at 2 bits) and 3.2 (MobileNetV2 at 2 bits).",
-        "Noticed: 92.8 as top-5 of the float ResNet-34 lies 1.2 points above the 4-bit LSQ network with the same top-1; "
-        "for ResNet-18 and ResNet-50 the float network's lead is 0.1 and 0.4. It is probably 91.8.",
+        (
+            "The paper took PACT, LQ-Nets, DSQ and QIL, and LSQ of VGG-16 BN, from their own papers and LSQ of "
+            "MobileNetV2 from MQBench: other recipes than its own."
+        ),
+        (
+            "Noticed: the paper's text gives the lead over LSQ as 0.6 and 0.9 points for ResNet-18 at 2 and 3 bits, "
+            "and as 0.4 and 0.9 for MobileNetV2 at 2 and 4 bits; its table gives 0.6 and 0.7, and 3.9 and 1.2 (with "
+            "self-distillation; without it 0.2 and 0.5, and 0.7 and 0.8)."
+        ),
+        (
+            "Noticed: the text says that self-distillation adds 0.1 to 0.5 points; the table has from 0.0 (ResNet-18,"
+            " ResNet-50 and VGG-16 BN at 4 bits) to 0.8 (ResNet-50 at 2 bits) and 3.2 (MobileNetV2 at 2 bits)."
+        ),
+        (
+            "Noticed: 92.8 as top-5 of the float ResNet-34 lies 1.2 points above the 4-bit LSQ network with the same "
+            "top-1; for ResNet-18 and ResNet-50 the float network's lead is 0.1 and 0.4. It is probably 91.8."
+        ),
     ),
 )
 
@@ -267,10 +277,16 @@ NORMS = PaperTable(
     has_top5=True,
     extra="norm parameters",
     notes=(
-        "Norm parameters are affine parameters and statistics at all widths; the share is of the float network's parameters.",
-        "Noticed: the paper's counts in millions are ten times too large. ResNet-18's norms have 4,800 channels with 4 "
-        "numbers each, which is 0.0192 M and not 0.19 M; ResNet-34's have 8,512, which is 0.034 M. The shares of ResNet-18 "
-        "are right (19,200 of 11.69 M are 1.6‰); those of ResNet-34 should be 1.6, 3.1 and 4.7‰. Ours are counted.",
+        (
+            "Norm parameters are affine parameters and statistics at all widths; the share is of the float network's "
+            "parameters."
+        ),
+        (
+            "Noticed: the paper's counts in millions are ten times too large. ResNet-18's norms have 4,800 channels "
+            "with 4 numbers each, which is 0.0192 M and not 0.19 M; ResNet-34's have 8,512, which is 0.034 M. The "
+            "shares of ResNet-18 are right (19,200 of 11.69 M are 1.6‰); those of ResNet-34 should be 1.6, 3.1 and "
+            "4.7‰. Ours are counted."
+        ),
     ),
 )
 
@@ -292,11 +308,15 @@ SCALABLE = PaperTable(
     ),
     extra="weight size",
     notes=(
-        "The weight size is in bits: quantised weights at their stored width, the others at 32 bits. AdaBits keeps all "
-        "weights in float. The paper took its AdaBits row from the AdaBits paper.",
-        "Noticed: the text says that joint training is better than the two naive methods at all widths; by the table "
-        "ascending training is level with it at 2 bits (73.2; without self-distillation joint training has 72.4), and QAT + "
-        "fine-tuning is level at 4 bits.",
+        (
+            "The weight size is in bits: quantised weights at their stored width, the others at 32 bits. AdaBits "
+            "keeps all weights in float. The paper took its AdaBits row from the AdaBits paper."
+        ),
+        (
+            "Noticed: the text says that joint training is better than the two naive methods at all widths; by the "
+            "table ascending training is level with it at 2 bits (73.2; without self-distillation joint training has "
+            "72.4), and QAT + fine-tuning is level at 4 bits."
+        ),
     ),
 )
 
@@ -358,8 +378,11 @@ COMPENSATION = PaperTable(
         ),
     ),
     notes=(
-        "Noticed: the paper's row of MobileNetV2 with compensation is the one with self-distillation of its table 3, that of "
-        "ResNet-18 the one without; whether MobileNetV2 without compensation had self-distillation is not said.",
+        (
+            "Noticed: the paper's row of MobileNetV2 with compensation is the one with self-distillation of its table"
+            " 3, that of ResNet-18 the one without; whether MobileNetV2 without compensation had self-distillation is"
+            " not said."
+        ),
     ),
 )
 
@@ -401,8 +424,10 @@ OWN_ENDS = PaperTable(
     has_top5=True,
     extra="added parameters",
     notes=(
-        "The share is of the quantised weights, as the paper's numbers show; of all parameters ResNet-18's would be 8.9 % "
-        "and ResNet-50's 16.1 %.",
+        (
+            "The share is of the quantised weights, as the paper's numbers show; of all parameters ResNet-18's would "
+            "be 8.9 % and ResNet-50's 16.1 %."
+        ),
     ),
 )
 

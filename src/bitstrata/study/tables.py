@@ -20,8 +20,12 @@ _EXTRA_NAMES: dict[Extra, str] = {
 def table_blocks(table: PaperTable, groups: Sequence[Group]) -> list[Block]:
     """A table of the paper: ours for every group that ran some of it, then the paper's other networks."""
     blocks: list[Block] = [Heading(f"Table {table.number}. {table.title}")]
-    shown = [grid for group in groups if (grid := our_grid(table, group)) is not None]
-    for group, grid in shown:
+    shown = 0
+    for group in groups:
+        grid = our_grid(table, group)
+        if grid is None:
+            continue
+        shown += 1
         blocks += [Heading(f"{group.name}, beside the paper's {_where(table.blocks[0])}", level=3), grid]
     if not shown:
         first = table.blocks[0]
@@ -37,7 +41,7 @@ def table_blocks(table: PaperTable, groups: Sequence[Group]) -> list[Block]:
     return blocks
 
 
-def our_grid(table: PaperTable, group: Group) -> tuple[Group, Grid] | None:
+def our_grid(table: PaperTable, group: Group) -> Grid | None:
     """The table of one group; rows without runs are left out, and a table without rows is None."""
     block = table.blocks[0]
     rows = [(row, group.of(row.method)) for row in block.rows]
@@ -63,7 +67,7 @@ def our_grid(table: PaperTable, group: Group) -> tuple[Group, Grid] | None:
     if block.top1 is not None:
         lines.append(_float_line(table, block, group.of("float"), widths))
     lines += [_line(table, row, records, widths) for row, records in rows]
-    return group, Grid(tuple(columns), tuple(lines))
+    return Grid(tuple(columns), tuple(lines))
 
 
 def _line(table: PaperTable, row: PaperRow, records: Sequence[RunRecord], widths: Sequence[str]) -> tuple[str, ...]:

@@ -21,13 +21,14 @@ _QUANTILES = (
 )
 
 RULE = (
-    "Methods are compared seed by seed: a difference is taken between two runs with the same seed, in points (per cent of "
-    "the test images, top-1). Of the differences of all seeds we take the mean and its 90 % interval (Student's t). A "
-    "statement that a difference lies above or below a threshold holds when the whole interval lies there, does not hold "
-    "when the whole interval lies on the other side, and cannot be told otherwise. One seed gives no verdict; two seeds give "
-    "one only where both differences are larger than two points in the same direction, and both lie more than two points "
-    "beyond the threshold. A claim with several parts holds when all parts hold, does not hold when one part does not, and cannot be "
-    "told otherwise. A run that diverged counts with the accuracy of guessing; a pair of which both diverged is left out."
+    "Methods are compared seed by seed: a difference is taken between two runs with the same seed, in points (per "
+    "cent of the test images, top-1). Of the differences of all seeds we take the mean and its 90 % interval "
+    "(Student's t). A statement that a difference lies above or below a threshold holds when the whole interval lies"
+    " there, does not hold when the whole interval lies on the other side, and cannot be told otherwise. One seed "
+    "gives no verdict; two seeds give one only where both differences are larger than two points in the same "
+    "direction, and both lie more than two points beyond the threshold. A claim with several parts holds when all "
+    "parts hold, does not hold when one part does not, and cannot be told otherwise. A run that diverged counts with"
+    " the accuracy of guessing; a pair of which both diverged is left out."
 )
 
 
