@@ -80,7 +80,7 @@ def claim_blocks(groups: Sequence[Group]) -> list[Block]:
     for group in groups:
         lines = []
         for claim in judge(group):
-            numbers = "; ".join(f"{part.text}: {part.verdict}" if part.counts else part.text for part in claim.parts)
+            numbers = "\n".join(f"{part.text}: {part.verdict}" if part.counts else part.text for part in claim.parts)
             lines.append((f"{claim.number}. {claim.statement}", claim.ruling, numbers, claim.paper))
         blocks += [Heading(group.name, level=3), Grid(columns, tuple(lines))]
     blocks.append(Paragraph("How verdicts are reached. " + RULE))
@@ -101,11 +101,12 @@ def claim_blocks(groups: Sequence[Group]) -> list[Block]:
 
 def _within(group: Group) -> Claim:
     parts = [_each_width(group, "joint", "lsq", width, above, -CLOSE) for width in _widths(group, "joint", "lsq")]
-    parts.append(_told(_average(group, "joint", "lsq", above, -CLOSE)))
+    overall = _average(group, "joint", "lsq", above, -CLOSE)
+    parts.append(_told(overall, f"{overall.text} ({overall.verdict})"))
     if group.of("joint-cosine"):
-        for width in _widths(group, "joint-cosine", "lsq"):
-            part = _each_width(group, "joint-cosine", "lsq", width, above, -CLOSE)
-            parts.append(_told(part, f"with cosine self-distillation, {part.text}: {part.verdict}"))
+        widths = _widths(group, "joint-cosine", "lsq")
+        cosine = [_each_width(group, "joint-cosine", "lsq", width, above, -CLOSE) for width in widths]
+        parts += [_told(part, f"{part.text} ({part.verdict})") for part in cosine]
     return Claim(
         1,
         f"Joint training is within {CLOSE} points of LSQ at each width",
@@ -161,7 +162,7 @@ def _compensation(group: Group) -> Claim:
         at_other = _differences(group, "joint", "no-compensation", (other,))
         more = [at_two[seed] - at_other[seed] for seed in sorted(at_two.keys() & at_other.keys())]
         parts.append(
-            _part(group, ("joint", "no-compensation"), f"gain at 2 bits less gain at {other}", more, above, 0.0)
+            _part(group, ("joint", "no-compensation"), f"that minus the same at {other} bits", more, above, 0.0)
         )
     return Claim(
         5,
@@ -327,12 +328,14 @@ def _learned_nothing(record: RunRecord, chance: float | None) -> bool | None:
 
 def _each_width(group: Group, first: str, second: str, width: str, test: Test, threshold: float) -> Part:
     differences = _differences(group, first, second, (width,))
-    return _part(group, (first, second), f"{width} bits", list(differences.values()), test, threshold)
+    return _part(
+        group, (first, second), f"{first} minus {second}, {width} bits", list(differences.values()), test, threshold
+    )
 
 
 def _average(group: Group, first: str, second: str, test: Test, threshold: float) -> Part:
     differences = _differences(group, first, second, _widths(group, first, second))
-    name = f"{first} over {second}, mean of the widths"
+    name = f"{first} minus {second}, mean of the widths"
     return _part(group, (first, second), name, list(differences.values()), test, threshold)
 
 
@@ -350,4 +353,4 @@ def _part(
 
 def _told(part: Part, text: str = "") -> Part:
     """A part that decides nothing."""
-    return Part(text or part.text, part.verdict, part.missing, part.seeds, counts=False)
+    return Part(f"not counted: {text or part.text}", part.verdict, part.missing, part.seeds, counts=False)

@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; each row has a cell for every column."""
+    """A table; each row has a cell for every column, and a cell may have several lines."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]

@@ -10,14 +10,16 @@ from bitstrata.study.claims import OBJECTIVES, points_of
 from bitstrata.study.groups import Group, accuracy_cell, widths_of
 from bitstrata.study.plot import Panel, Scale, around
 from bitstrata.study.records import InputError, RunRecord, TracePoint
-from bitstrata.svg import FAINT, GREY, INK, RED, RULE, SHADES, WARM, Canvas, clipped
+from bitstrata.svg import FAINT, GREY, INK, RED, SHADES, WARM, Canvas, clipped
 
 #: From the lowest width to the highest.
 _WIDTH_COLOURS = (SHADES[1], WARM, RED, GREY, SHADES[0], SHADES[3], FAINT)
 _OBJECTIVE_COLOURS = dict(zip(OBJECTIVES, (SHADES[1], WARM), strict=True))
 
+_DASHES = "#aeb9c5"
+
 _HISTOGRAM_COLUMNS = (
-    ("lsq", "(a) LSQ, one network for each width"),
+    ("lsq", "(a) LSQ, dedicated networks"),
     ("qat-finetune", "(b) QAT + fine-tuning"),
     ("joint", "(c) Joint training"),
 )
@@ -38,9 +40,9 @@ def weight_histograms(group: Group) -> str | None:
         "Share of all quantised weights, mean over the seeds; bars: sample spread",
     )
     column = (canvas.inner + 24) / len(_HISTOGRAM_COLUMNS)
-    y = 128.0
+    y = 140.0
     for index, (_, title) in enumerate(shown):
-        canvas.text(canvas.margin + index * column + 44, y - 24, title, size=15, weight=600)
+        canvas.text(canvas.margin + index * column + 44, y - 32, title, size=15, weight=600)
     for width in widths:
         shares = {method: _shares(runs[method], width) for method, _ in shown}
         top = max((mean + spread for one in shares.values() for mean, spread in one.values()), default=1.0)
@@ -159,9 +161,9 @@ def input_errors(group: Group) -> str | None:
     panel_width = (canvas.inner - 2 * 56 - 24) / 2
     for index, (title, relative) in enumerate((("(c) Norm of the error", False), ("Relative to the input", True))):
         panel = Panel(canvas, canvas.margin + 56 + index * (panel_width + 80), 150, panel_width, 260)
-        panel.frame(title, "layer", "|a - â| / |a|" if relative else "|a - â|")
+        panel.frame(title, "layer", "|a - â| / |a|" if relative else "|a - â|", below=54)
         _error_bars(panel, runs, layers, relative=relative)
-    return canvas.finish(476)
+    return canvas.finish(492)
 
 
 def _error_bars(
@@ -191,7 +193,15 @@ def _error_bars(
             if spread:
                 low, high = upwards.place(max(mean - spread, 0)), upwards.place(mean + spread)
                 panel.error_bar(x + thickness * 0.46, low, high)
-        panel.mark(start + step * 0.38, clipped(layer, max(4, int(step / 6.6))))
+        panel.mark(start + step * 0.38, *_two_lines(layer, max(4, int(step / 7.6))))
+
+
+def _two_lines(name: str, characters: int) -> tuple[str, ...]:
+    """A long name is broken after one of its dots."""
+    if len(name) <= characters or "." not in name:
+        return (clipped(name, characters),)
+    parent, _, last = name.rpartition(".")
+    return clipped(f"{parent}.", characters), clipped(last, characters)
 
 
 def mixed_precision(group: Group) -> str | None:
@@ -213,7 +223,9 @@ def mixed_precision(group: Group) -> str | None:
     )
     _title(canvas, f"Mixed precision, {group.name}", f"Top-1 of networks over the planes of one joint network; {seeds}")
     colours = {name: _OBJECTIVE_COLOURS.get(name, GREY) for name in names}
-    canvas.legend(98, [*((colours[name], f"mixed, objective: {name}") for name in names), (INK, "uniform (hollow)")])
+    canvas.legend(
+        98, [*((colours[name], f"mixed, objective: {name}") for name in names), (INK, "uniform widths (circles)")]
+    )
     panel = Panel(canvas, canvas.margin + 56, 140, canvas.inner - 76, 380)
     bits = [point.bits_per_weight for one in records for point in one.mixed] + [width for width, _ in uniform]
     tops = [point.top1 for one in records for point in one.mixed] + [value for _, values in uniform for value in values]
@@ -223,7 +235,7 @@ def mixed_precision(group: Group) -> str | None:
     panel.frame("", "bits per quantised weight", "top-1 accuracy (%)")
     for _, values in uniform:
         level = upwards.place(fmean(values))
-        canvas.line([(panel.left, level), (panel.right, level)], RULE, thickness=1.5, dashed=True)
+        canvas.line([(panel.left, level), (panel.right, level)], _DASHES, thickness=1, dashed=True)
     for name in names:
         _mixed_curve(panel, across, upwards, records, name, colours[name])
     for width, values in uniform:

@@ -39,8 +39,12 @@ def _grid(grid: Grid) -> str:
         name = "paper" if column.paper and column.group else " ".join(filter(None, (column.group, column.name)))
         names.append(name.removesuffix(" ours"))
     marks = [":---" if column.text else "---:" for column in grid.columns]
-    lines = [[_plain(name) for name in names], marks, *([_plain(cell) for cell in row] for row in grid.rows)]
+    lines = [[_plain(name) for name in names], marks, *([_cell(cell) for cell in row] for row in grid.rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return "<br>".join(_plain(line) for line in text.split("\n"))
 
 
 def _plain(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bitstrata.svg import FAINT, INK, RULE, Canvas
 
@@ -39,6 +40,16 @@ def round_step(step: float) -> float:
     """The next of 1, 2, 2.5 and 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= step * (1 - 1e-9))
+
+
+def labels_of(ticks: Sequence[float]) -> list[str]:
+    """Evenly spaced ticks with equally many decimals; others as short as they can be."""
+    short = [f"{tick:.6g}" for tick in ticks]
+    steps = [after - before for before, after in pairwise(ticks)]
+    if not steps or max(steps) > 1.001 * min(steps):
+        return short
+    decimals = max(len(label.partition(".")[2]) for label in short)
+    return [f"{tick:.{decimals}f}" for tick in ticks]
 
 
 def _log_ticks(low: float, high: float, about: int) -> list[float]:
@@ -76,30 +87,33 @@ class Panel:
     def vertical(self, low: float, high: float, *, logarithmic: bool = False) -> Scale:
         return Scale(low, high, self.bottom, self.top, logarithmic)
 
-    def frame(self, title: str, across: str, upwards: str) -> None:
+    def frame(self, title: str, across: str, upwards: str, *, below: float = 38) -> None:
         canvas = self.canvas
         canvas.text(self.left, self.top - 14, title, size=15, weight=600)
         canvas.line([(self.left, self.bottom), (self.right, self.bottom)], FAINT, thickness=1)
-        canvas.text((self.left + self.right) / 2, self.bottom + 38, across, size=12, colour=FAINT, middle=True)
+        canvas.text((self.left + self.right) / 2, self.bottom + below, across, size=12, colour=FAINT, middle=True)
         canvas.text(
             self.left - 46, (self.top + self.bottom) / 2, upwards, size=12, colour=FAINT, middle=True, upwards=True
         )
 
     def ticks_up(self, scale: Scale, about: int = 5, unit: str = "") -> None:
-        for tick in scale.ticks(about):
+        ticks = scale.ticks(about)
+        for tick, label in zip(ticks, labels_of(ticks), strict=True):
             y = scale.place(tick)
             if tick != scale.low or scale.logarithmic:
                 self.canvas.box(self.left, y - 0.5, self.width, 1, RULE)
-            self.canvas.text(self.left - 8, y + 4, f"{tick:.6g}{unit}", size=12, colour=FAINT, end=True)
+            self.canvas.text(self.left - 8, y + 4, f"{label}{unit}", size=12, colour=FAINT, end=True)
 
     def ticks_across(self, scale: Scale, about: int = 6) -> None:
-        for tick in scale.ticks(about):
-            self.mark(scale.place(tick), f"{tick:.6g}")
+        ticks = scale.ticks(about)
+        for tick, label in zip(ticks, labels_of(ticks), strict=True):
+            self.mark(scale.place(tick), label)
 
-    def mark(self, x: float, label: str) -> None:
+    def mark(self, x: float, *lines: str) -> None:
         """A tick at the lower axis."""
         self.canvas.line([(x, self.bottom), (x, self.bottom + 5)], FAINT, thickness=1)
-        self.canvas.text(x, self.bottom + 19, label, size=12, colour=FAINT, middle=True)
+        for index, line in enumerate(lines):
+            self.canvas.text(x, self.bottom + 19 + 14 * index, line, size=12, colour=FAINT, middle=True)
 
     def band(self, across: Scale, upwards: Scale, curve: Sequence[tuple[float, float, float]], colour: str) -> None:
         """A curve of (x, mean, spread), with its spread as a shade around it."""

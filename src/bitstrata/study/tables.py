@@ -73,7 +73,7 @@ def our_grid(table: PaperTable, group: Group) -> Grid | None:
 def _line(table: PaperTable, row: PaperRow, records: Sequence[RunRecord], widths: Sequence[str]) -> tuple[str, ...]:
     cells = [row.label, str(len(records))]
     if table.extra:
-        cells += [extra_cell(table.extra, records), row.extra or DASH]
+        cells += [extra_cell(table.extra, records), row.extra.replace(" (", "\n(") or DASH]
     cells += _accuracy_cells(records, widths, row.top1, row.diverged, top5=False)
     if table.has_top5:
         cells += _accuracy_cells(records, widths, row.top5, row.diverged, top5=True)
@@ -97,13 +97,13 @@ def _float_line(
     table: PaperTable, block: PaperBlock, records: Sequence[RunRecord], widths: Sequence[str]
 ) -> tuple[str, ...]:
     """The float network has one accuracy: it stands in the first column of its kind."""
-    rest = [DASH] * (2 * (len(widths) - 1))
+    rest = [""] * (2 * (len(widths) - 1))
     cells = ["Float (no width)", str(len(records)) if records else DASH]
     cells += [accuracy_cell(records, "float"), _number(block.top1), *rest]
     if table.has_top5:
         cells += [accuracy_cell(records, "float", top5=True), _number(block.top5), *rest]
     if table.has_vertical:
-        cells.append(DASH)
+        cells.append("")
     return tuple(cells)
 
 
@@ -113,9 +113,9 @@ def extra_cell(extra: Extra, records: Sequence[RunRecord]) -> str:
         if extra == "weight size" and record.weight_bits:
             return f"{record.weight_bits / 1e6:,.2f}M"
         if extra == "norm parameters" and record.norm_parameters and record.parameters:
-            return f"{record.norm_parameters:,} ({1000 * record.norm_parameters / record.parameters:.1f}‰)"
+            return f"{record.norm_parameters:,}\n({1000 * record.norm_parameters / record.parameters:.1f}‰)"
         if extra == "added parameters" and record.added_parameters and record.quantised_weights:
-            return f"{record.added_parameters:,} ({100 * record.added_parameters / record.quantised_weights:.1f}%)"
+            return f"{record.added_parameters:,}\n({100 * record.added_parameters / record.quantised_weights:.1f}%)"
     return DASH
 
 
@@ -130,8 +130,8 @@ def paper_grid(table: PaperTable, block: PaperBlock) -> Grid:
         columns.append(Column("vertical-layered"))
     lines = []
     if block.top1 is not None:
-        ends = [[_number(value), DASH, DASH] for value in (block.top1, block.top5)[: len(kinds)]]
-        lines.append(("Float (no width)", *(cell for end in ends for cell in end), *([DASH] * table.has_vertical)))
+        ends = [[_number(value), "", ""] for value in (block.top1, block.top5)[: len(kinds)]]
+        lines.append(("Float (no width)", *(cell for end in ends for cell in end), *([""] * table.has_vertical)))
     for row in block.rows:
         numbers = (*row.top1, *row.top5) if table.has_top5 else row.top1
         cells = [row.label, *([row.extra or DASH] if table.extra else [])]

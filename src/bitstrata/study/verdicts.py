@@ -47,10 +47,16 @@ class Interval:
 
     def __str__(self) -> str:
         if self.seeds == 1:
-            return f"{self.mean:+.1f} (1 seed)"
+            return f"{points(self.mean)} (1 seed)"
         if self.seeds == 2:
-            return f"{self.mean:+.1f} (2 seeds: {self.values[0]:+.1f} and {self.values[1]:+.1f})"
-        return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+            return f"{points(self.mean)} (2 seeds: {points(self.values[0])} and {points(self.values[1])})"
+        return f"{points(self.mean)} [{points(self.low)}, {points(self.high)}]"
+
+
+def points(value: float) -> str:
+    """A difference with its sign; nothing has no sign."""
+    text = f"{value:+.2f}"
+    return "0.00" if float(text) == 0 else text
 
 
 def student_quantile(freedom: int) -> float:

@@ -7,41 +7,52 @@ from itertools import groupby
 
 from bitstrata.study.document import Block, Bullets, Column, Document, Folded, Grid, Heading, Paragraph, Picture
 
+NEWLINE = "\n"  # Python 3.10 and 3.11 allow no backslash inside the braces of an f-string
+
+#: Wider tables are set smaller.
+_MANY_COLUMNS = 10
+
 _VERDICTS = {"holds": "yes", "does not hold": "no", "cannot be told": "open"}
 
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; color: #1d2733;
   background: #fff; max-width: 1120px; margin: 0 auto; padding: 24px 28px 64px; }
-h1 { font-size: 30px; line-height: 1.2; margin: 16px 0 12px; }
-h2 { font-size: 21px; margin: 44px 0 8px; padding-top: 14px; border-top: 1px solid #e3e8ee; }
-h3 { font-size: 16px; margin: 20px 0 6px; color: #2a6f97; }
-h4 { font-size: 15px; margin: 14px 0 4px; }
+h1 { font-size: 1.9em; line-height: 1.2; margin: 16px 0 12px; }
+h2 { font-size: 1.3em; margin: 44px 0 8px; padding-top: 14px; border-top: 1px solid #e3e8ee; }
+h3 { font-size: 1em; margin: 20px 0 6px; color: #2a6f97; }
+h4 { font-size: 0.94em; margin: 14px 0 4px; }
 p, li { max-width: 78ch; }
-ul { padding-left: 22px; font-size: 14px; color: #46525f; }
-nav ul { columns: 2; font-size: 15px; }
+ul { padding-left: 1.4em; font-size: 0.875em; color: #46525f; }
+nav ul { columns: 2; font-size: 0.95em; }
 a { color: #2a6f97; text-decoration: none; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; margin: 8px 0 14px; }
+table { border-collapse: collapse; font-size: 0.875em; font-variant-numeric: tabular-nums; margin: 8px 0 14px; }
 th, td { padding: 5px 9px; text-align: right; vertical-align: top; border-bottom: 1px solid #e3e8ee; }
 td { white-space: nowrap; }
 thead th { font-weight: 600; vertical-align: bottom; }
-thead tr:last-child th { border-bottom: 2px solid #1d2733; }
+thead tr:last-child th, thead th[rowspan] { border-bottom: 2px solid #1d2733; }
 th.group { text-align: center; border-bottom: 1px solid #a9b4c0; }
 th.word, td.word { text-align: left; white-space: normal; }
 .paper { color: #7a8694; font-weight: 400; }
-td.word.paper { font-size: 13px; }
+td.word.paper { font-size: 0.93em; }
 .starts { border-left: 1px solid #e3e8ee; }
 tbody tr:hover { background: #f5f8fa; }
-.claims td:first-child { min-width: 210px; } .claims td:nth-child(2) { min-width: 120px; font-weight: 600; }
+.claims { width: 100%; }
+.claims th:nth-child(1) { width: 21%; } .claims th:nth-child(2) { width: 13%; } .claims th:nth-child(3) { width: 46%; }
+.claims td:nth-child(2) { font-weight: 600; }
+.dense { font-size: 0.78em; } .dense th, .dense td { padding: 4px 5px; }
+.dense td:first-child { min-width: 130px; }
+td.wraps { white-space: normal; }
 .yes { color: #1b7f4c; } .no { color: #9e2a2b; } .open { color: #8a6412; }
 figure { margin: 14px 0 24px; }
 figure svg { max-width: 100%; height: auto; border: 1px solid #e3e8ee; border-radius: 6px; }
-figcaption { font-size: 14px; color: #46525f; max-width: 90ch; }
-details { margin: 10px 0; } summary { cursor: pointer; color: #2a6f97; font-size: 14px; }
+figcaption { font-size: 0.875em; color: #46525f; max-width: 90ch; }
+details { margin: 10px 0; } summary { cursor: pointer; color: #2a6f97; font-size: 0.875em; }
 @media print {
   body { max-width: none; padding: 0; font-size: 12px; }
-  table { font-size: 9.5px; }
+  table { font-size: 0.8em; }
+  .dense { font-size: 0.62em; }
   th, td { padding: 3px 4px; }
   h2, h3, h4 { break-after: avoid; }
   tr, figure { break-inside: avoid; }
@@ -93,7 +104,9 @@ def _block(block: Block) -> str:
             return _grid(block)
         case Picture(_, svg, caption):
             # Inside a page an SVG needs no namespace, and so the page names no address at all.
-            inline = svg.replace(' xmlns="http://www.w3.org/2000/svg"', ' role="img"', 1)
+            inline = svg.replace(
+                ' xmlns="http://www.w3.org/2000/svg"', f' role="img" aria-label="{escape(caption)}"', 1
+            )
             return f"<figure>\n{inline}<figcaption>{escape(caption)}</figcaption>\n</figure>"
         case Folded(title, blocks):
             inner = "\n".join(_block(one) for one in blocks)
@@ -117,7 +130,8 @@ def _grid(grid: Grid) -> str:
             heads += [f"<th{_classes(column)}{rows}>{escape(column.name)}</th>" for column in columns]
     second = f"<tr>{''.join(below)}</tr>" if below else ""
     body = "\n".join(_row(grid.columns, row) for row in grid.rows)
-    kind = ' class="claims"' if any(column.name == "verdict" for column in grid.columns) else ""
+    claims = any(column.name == "verdict" for column in grid.columns)
+    kind = ' class="claims"' if claims else ' class="dense"' if len(grid.columns) > _MANY_COLUMNS else ""
     return (
         f'<div class="wide"><table{kind}>\n<thead><tr>{"".join(heads)}</tr>{second}</thead>\n'
         f"<tbody>\n{body}\n</tbody>\n</table></div>"
@@ -129,8 +143,10 @@ def _row(columns: tuple[Column, ...], row: tuple[str, ...]) -> str:
     before = ""
     for column, cell in zip(columns, row, strict=True):
         verdict = _VERDICTS.get(cell.partition(":")[0], "") if column.name == "verdict" else ""
+        # The one long thing in a column of numbers.
+        look = "wraps" if "diverged" in cell and not column.text else verdict
         starts = bool(column.group) and column.group != before
-        cells.append(f"<td{_classes(column, verdict, starts=starts)}>{escape(cell)}</td>")
+        cells.append(f"<td{_classes(column, look, starts=starts)}>{'<br>'.join(map(escape, cell.split(NEWLINE)))}</td>")
         before = column.group
     return f"<tr>{''.join(cells)}</tr>"
 
