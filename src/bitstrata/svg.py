@@ -24,11 +24,23 @@ class Canvas:
         return self.width - 2 * self.margin
 
     def text(
-        self, x: float, y: float, text: str, *, size: int = 13, weight: int = 400, colour: str = INK, end: bool = False
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: int = 13,
+        weight: int = 400,
+        colour: str = INK,
+        end: bool = False,
+        middle: bool = False,
+        upwards: bool = False,
     ) -> None:
-        anchor = ' text-anchor="end"' if end else ""
+        """Starts at the place, or ends there, or has it in the middle; `upwards` reads from below."""
+        anchor = ' text-anchor="end"' if end else ' text-anchor="middle"' if middle else ""
+        turn = f' transform="rotate(-90 {x:g} {y:g})"' if upwards else ""
         self._parts.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size}" font-weight="{weight}" fill="{colour}"{anchor}>'
+            f'<text x="{x:g}" y="{y:g}" font-size="{size}" font-weight="{weight}" fill="{colour}"{anchor}{turn}>'
             f"{escape(text)}</text>"
         )
 
@@ -39,9 +51,34 @@ class Canvas:
             f'fill="{colour}">{tip}</rect>'
         )
 
-    def line(self, points: Sequence[tuple[float, float]], colour: str) -> None:
-        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self._parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+    def line(
+        self, points: Sequence[tuple[float, float]], colour: str, *, thickness: float = 1.5, dashed: bool = False
+    ) -> None:
+        dashes = ' stroke-dasharray="5 4"' if dashed else ""
+        self._parts.append(
+            f'<polyline points="{_places(points)}" fill="none" stroke="{colour}" stroke-width="{thickness:g}"{dashes}/>'
+        )
+
+    def area(self, points: Sequence[tuple[float, float]], colour: str, opacity: float) -> None:
+        """A filled polygon that lets through what lies behind it."""
+        self._parts.append(f'<polygon points="{_places(points)}" fill="{colour}" fill-opacity="{opacity:g}"/>')
+
+    def circle(
+        self,
+        x: float,
+        y: float,
+        radius: float,
+        colour: str,
+        *,
+        opacity: float = 1,
+        hollow: bool = False,
+        title: str = "",
+    ) -> None:
+        tip = f"<title>{escape(title)}</title>" if title else ""
+        look = f'fill="{PAPER}" stroke="{colour}" stroke-width="2"' if hollow else f'fill="{colour}"'
+        self._parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {look} opacity="{opacity:g}">{tip}</circle>'
+        )
 
     def rule(self, y: float) -> None:
         self.box(self.margin, y, self.inner, 1, RULE)
@@ -60,6 +97,10 @@ class Canvas:
             f'height="{height:g}" font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">\n'
             f'<rect width="{self.width}" height="{height:g}" fill="{PAPER}"/>\n' + "\n".join(self._parts) + "\n</svg>\n"
         )
+
+
+def _places(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def clipped(name: str, characters: int) -> str:
