@@ -10,6 +10,7 @@ from bitstrata.cli.output import print_json, say
 from bitstrata.cli.processes import positive
 from bitstrata.errors import BadStudy
 from bitstrata.study.records import read_records
+from bitstrata.study.report import write_report
 from bitstrata.study.run import run_study
 from bitstrata.study.spec import read_study
 
@@ -47,6 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
                 say=say,
             )
         records = read_records(folder / RUNS)
+        write_report(records, folder, title=study.title, about=study.about)
+        say(f"report: {folder / 'report.html'} and {folder / 'report.md'}")
         summary.append({"study": str(file), "runs": len(records), "report": str(folder / "report.html")})
     if arguments.json:
         print_json({"studies": summary, "failures": failures})
