@@ -6,6 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
+import torch
+
 from bitstrata.cli.output import print_json, say
 from bitstrata.cli.processes import positive
 from bitstrata.errors import BadStudy
@@ -25,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--work", default="runs/studies", metavar="DIR", help="where checkpoints go (runs/studies)")
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at a time (1)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one, a GPU per run")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads of each (the cores, shared by the runs)")
     parser.add_argument("--report-only", action="store_true", help="run nothing; write the report of what is there")
 
@@ -43,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
                 results=folder / RUNS,
                 work=Path(arguments.work) / file.stem,
                 data=arguments.data,
-                jobs=arguments.jobs,
+                devices=_devices(arguments.device, arguments.jobs),
                 threads=threads,
                 say=say,
             )
@@ -55,3 +58,10 @@ def run(arguments: argparse.Namespace) -> None:
         print_json({"studies": summary, "failures": failures})
     if failures:
         raise BadStudy(f"{len(failures)} runs failed: {'; '.join(failures)}")
+
+
+def _devices(choice: str | None, jobs: int) -> list[str]:
+    """A device for each run that goes on at a time."""
+    if (choice or ("cuda" if torch.cuda.is_available() else "cpu")) == "cpu":
+        return ["cpu"] * jobs
+    return [f"cuda:{number % torch.cuda.device_count()}" for number in range(jobs)]

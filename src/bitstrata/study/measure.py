@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,10 @@ LAST_LAYERS = 5
 
 
 def accuracy_by_width(
-    networks: Mapping[int, StratifiedNet], batches: Iterable[tuple[Tensor, Tensor]]
+    networks: Mapping[int, StratifiedNet], batches: Sequence[tuple[Tensor, Tensor]]
 ) -> dict[str, Accuracy]:
     """Of every width, each from the network that serves it."""
-    kept = list(batches)
-    return {str(bits): evaluate(net, kept, bits=bits)[str(bits)] for bits, net in networks.items()}
+    return {str(bits): evaluate(net, batches, bits=bits)[str(bits)] for bits, net in networks.items()}
 
 
 def quantised_weights(net: StratifiedNet) -> int:

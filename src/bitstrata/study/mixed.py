@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Sequence
 from typing import get_args
+
+from torch import Tensor
 
 from bitstrata.allocation.allocate import Allocator
 from bitstrata.allocation.mixed import mixed_network
@@ -11,22 +13,18 @@ from bitstrata.allocation.objectives import Objective
 from bitstrata.study.records import MixedPoint
 from bitstrata.training.evaluate import accuracies
 from bitstrata.training.net import StratifiedNet
-from bitstrata.training.recipe import Recipe
-from bitstrata.zoo.data import Data
 
 #: Budgets between two neighbouring widths, the upper one included.
 BUDGETS_PER_BIT = 4
-#: Batches for norm statistics and energies, where the recipe does not say how many.
-BATCHES = 30
 
 
-def mixed_points(net: StratifiedNet, data: Data, recipe: Recipe) -> list[MixedPoint]:
+def mixed_points(
+    net: StratifiedNet, inputs: Sequence[Tensor], test: Sequence[tuple[Tensor, Tensor]]
+) -> list[MixedPoint]:
     """The accuracy of mixed networks at evenly spaced budgets, for each objective.
 
-    Statistics come from the batches that those of the uniform widths come from.
+    `inputs` are training batches, for the statistics of norms and the energies of inputs.
     """
-    batches = data.train.batches(recipe.batch_size, training=True, epoch=recipe.epochs - 1, seed=recipe.seed)
-    inputs = [x for x, _ in islice(batches, recipe.norm_batches or BATCHES)]
     lowest, highest = net.widths[0], net.widths[-1]
     budgets = [lowest + step / BUDGETS_PER_BIT for step in range(1, (highest - lowest) * BUDGETS_PER_BIT)]
     points = []
@@ -34,7 +32,7 @@ def mixed_points(net: StratifiedNet, data: Data, recipe: Recipe) -> list[MixedPo
         allocator = Allocator(net, objective, inputs)
         allocations = [allocator.solve(bits_per_weight=budget) for budget in budgets]
         networks = {str(place): mixed_network(net, one.widths, inputs) for place, one in enumerate(allocations)}
-        found = accuracies(networks, data.test.batches(250))
+        found = accuracies(networks, test)
         points += [
             MixedPoint(
                 objective=objective,

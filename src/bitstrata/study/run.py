@@ -11,16 +11,17 @@ import hashlib
 import json
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock
-from torch import nn
+from torch import Tensor, nn
 
 from bitstrata.baselines import Job, Trained
 from bitstrata.errors import BitstrataError, NotFinite
@@ -37,8 +38,10 @@ from bitstrata.training.train_once import plain_options
 from bitstrata.zoo.data import Data, load_data
 from bitstrata.zoo.nets import build, load_float_weights
 
-#: Samples on which the input errors of figure 7 (c) are measured.
-ERROR_SAMPLES = 500
+#: Test images in a batch; on the first batch the input errors of figure 7 (c) are measured.
+TEST_BATCH = 500
+#: Batches for the norms of mixed networks, where the recipe does not say how many.
+NORM_BATCHES = 30
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Task:
     work: Path
     #: Run in this many threads.
     threads: int
+    device: str = "cpu"
 
     @property
     def how(self) -> MethodEntry:
@@ -115,11 +119,14 @@ def run_study(
     results: Path,
     work: Path,
     data: str | None = None,
-    jobs: int = 1,
+    devices: Sequence[str] = ("cpu",),
     threads: int = 1,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[str]:
-    """Does the runs that `results` has no record of; returns what went wrong, a line for each run that failed."""
+    """Does the runs that `results` has no record of; returns what went wrong, a line for each run that failed.
+
+    As many runs go on at a time as there are `devices`; one may be named several times.
+    """
     tasks = plan(study, home, data=data, work=work, threads=threads)
     for task in tasks:
         if task.method != FLOAT_METHOD and task.how.use != MIXED:
@@ -132,17 +139,20 @@ def run_study(
     failures: list[str] = []
     running: dict[Future[RunRecord], Task] = {}
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context) as pool:
+    free = list(devices)
+    with ProcessPoolExecutor(len(devices), context) as pool:
         try:
             while waiting or running:
                 ready = [t for t in waiting if t.after is None or (t.entry.net, t.after, t.seed) in done]
-                for task in ready[: jobs - len(running)] if time.monotonic() < deadline else ():
+                for task in ready[: len(free)] if time.monotonic() < deadline else ():
                     waiting.remove(task)
-                    running[pool.submit(run_task, task)] = task
+                    placed = replace(task, device=free.pop(0))
+                    running[pool.submit(run_task, placed)] = placed
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     task = running.pop(future)
+                    free.append(task.device)
                     where = f"{task.entry.net}, {task.method}, seed {task.seed}"
                     try:
                         record = future.result()
@@ -184,7 +194,7 @@ def run_task(task: Task) -> RunRecord:
 
 def _float_run(task: Task, data: Data) -> dict[str, Any]:
     model = _train_float(task, data)
-    accuracy = evaluate(model, data.test.batches(250))
+    accuracy = evaluate(model, _on(task.device, data.test.batches(TEST_BATCH)))
     return {
         "accuracy": {name: Accuracy(found.top1, found.top5) for name, found in accuracy.items()},
         "parameters": _count(model),
@@ -196,7 +206,7 @@ def _train_float(task: Task, data: Data) -> nn.Module:
     model = _built(task, data)
     recipe = replace(_float_recipe(task), evaluate_every=0)
     if task.entry.weights is not None:
-        load_float_weights(model, task.entry.weights)
+        load_float_weights(model, task.home / task.entry.weights)
         recipe = replace(recipe, epochs=0)
     folder = task.folder / FLOAT_METHOD
     folder.mkdir(parents=True, exist_ok=True)
@@ -240,19 +250,21 @@ def _method_run(task: Task, data: Data) -> dict[str, Any]:
         trained = find_method(how.use, task.home)(job)
     except NotFinite as error:
         return {"status": "diverged", "reason": str(error), "accuracy": {}, "parameters": _count(model())}
-    measured = _measured(trained, data)
+    test = list(_on(task.device, data.test.batches(TEST_BATCH)))
+    measured = _measured(trained, test)
     if task.how.use == MIXED:
-        net = trained.networks[task.study.widths[-1]]
-        measured["mixed"] = mixed_points(net, data, recipe)
+        # The batches that the statistics of the uniform widths come from.
+        batches = data.train.batches(recipe.batch_size, training=True, epoch=recipe.epochs - 1, seed=recipe.seed)
+        inputs = [x for x, _ in _on(task.device, islice(batches, recipe.norm_batches or NORM_BATCHES))]
+        measured["mixed"] = mixed_points(trained.networks[task.study.widths[-1]], inputs, test)
     else:
         measured["trace"] = measure.trace_of(job.folder / "joint")
     return {**measured, "parameters": _count(model())}
 
 
-def _measured(trained: Trained, data: Data) -> dict[str, Any]:
+def _measured(trained: Trained, test: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:
     networks = trained.networks
-    accuracy = measure.accuracy_by_width(networks, data.test.batches(250))
-    x, _ = next(iter(data.test.batches(ERROR_SAMPLES)))
+    accuracy = measure.accuracy_by_width(networks, test)
     return {
         "accuracy": {name: Accuracy(found.top1, found.top5) for name, found in accuracy.items()},
         "quantised_weights": measure.quantised_weights(next(iter(networks.values()))),
@@ -260,12 +272,17 @@ def _measured(trained: Trained, data: Data) -> dict[str, Any]:
         "norm_parameters": measure.norm_parameters(networks),
         "added_parameters": measure.added_parameters(networks),
         "histograms": measure.code_histograms(networks),
-        "input_errors": measure.input_errors(networks, x),
+        "input_errors": measure.input_errors(networks, test[0][0]),
     }
 
 
 def _built(task: Task, data: Data) -> nn.Module:
-    return build(task.entry.net, len(data.input.labels), data.input.shape[0], **task.entry.options)
+    model = build(task.entry.net, len(data.input.labels), data.input.shape[0], **task.entry.options)
+    return model.to(task.device)
+
+
+def _on(device: str, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    return ((x.to(device, memory_format=torch.channels_last), y.to(device)) for x, y in batches)
 
 
 def _count(model: nn.Module) -> int:
