@@ -43,7 +43,7 @@ def test_mean_and_sample_standard_deviation() -> None:
 def test_cells_of_diverged_runs() -> None:
     some = [record("joint", 0, (60.0, 68.0)), record("joint", 1, (62.0,), status="diverged")]
     assert accuracy_cell(some, "2") == "61.0 ± 1.4"
-    assert accuracy_cell(some, "3") == "68.0, diverged (1 of 2)"
+    assert accuracy_cell(some, "3") == "68.0,\ndiverged (1 of 2)"
     assert accuracy_cell(some, "4") == "diverged (1 of 2)"
     assert accuracy_cell(some[:1], "4") == DASH
     assert accuracy_cell(some, "2", top5=True) == "80.5 ± 0.7"

@@ -48,7 +48,7 @@ def weight_histograms(group: Group) -> str | None:
         top = max((mean + spread for one in shares.values() for mean, spread in one.values()), default=1.0)
         for index, (method, _) in enumerate(shown):
             panel = Panel(canvas, canvas.margin + index * column + 44, y, column - 72, 150)
-            note = f"{width} bits, top-1 {accuracy_cell(runs[method], width)} %"
+            note = f"{width} bits, top-1 {accuracy_cell(runs[method], width)} %".replace("\n", " ")
             _histogram(
                 panel, shares[method], int(width), top, note if width in runs[method][0].accuracy else f"{width} bits"
             )
@@ -238,8 +238,11 @@ def mixed_precision(group: Group) -> str | None:
     for _, values in uniform:
         level = upwards.place(fmean(values))
         canvas.line([(panel.left, level), (panel.right, level)], _DASHES, thickness=1, dashed=True)
-    for name in names:
-        _mixed_curve(panel, across, upwards, records, name, colours[name])
+    for index, name in enumerate(names):
+        # Points of the same budget stand beside each other.
+        aside = 6 * (index - (len(names) - 1) / 2)
+        moved = Scale(across.low, across.high, across.start + aside, across.end + aside)
+        _mixed_curve(panel, moved, upwards, records, name, colours[name])
     for width, values in uniform:
         x, y = across.place(width), upwards.place(fmean(values))
         if len(values) > 1:
