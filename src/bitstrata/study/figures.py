@@ -48,7 +48,7 @@ def weight_histograms(group: Group) -> str | None:
         top = max((mean + spread for one in shares.values() for mean, spread in one.values()), default=1.0)
         for index, (method, _) in enumerate(shown):
             panel = Panel(canvas, canvas.margin + index * column + 44, y, column - 72, 150)
-            note = f"{width} bits, top-1 {accuracy_cell(runs[method], width)} %"
+            note = f"{width} bits, top-1 {accuracy_cell(runs[method], width)} %".replace("\n", " ")
             _histogram(
                 panel, shares[method], int(width), top, note if width in runs[method][0].accuracy else f"{width} bits"
             )
@@ -79,6 +79,7 @@ def _histogram(panel: Panel, shares: dict[int, tuple[float, float]], width: int,
         return
     low, high = min(-(1 << width - 1), *shares), max((1 << width - 1) - 1, *shares)
     step = panel.width / (high - low + 1)
+    apart = math.ceil(16 / step)
     for code in range(low, high + 1):
         mean, spread = shares.get(code, (0.0, 0.0))
         x = panel.left + (code - low) * step
@@ -86,7 +87,8 @@ def _histogram(panel: Panel, shares: dict[int, tuple[float, float]], width: int,
         canvas.box(x + step * 0.08, y, step * 0.84, panel.bottom - y, SHADES[1], f"code {code}: {mean:.2f} %")
         if spread:
             panel.error_bar(x + step / 2, upwards.place(max(mean - spread, 0)), upwards.place(mean + spread))
-        canvas.text(x + step / 2, panel.bottom + 16, f"{code}", size=11, colour=FAINT, middle=True)
+        if (code - low) % apart == 0:
+            canvas.text(x + step / 2, panel.bottom + 16, f"{code}", size=11, colour=FAINT, middle=True)
     canvas.text((panel.left + panel.right) / 2, panel.bottom + 34, "code", size=12, colour=FAINT, middle=True)
 
 
@@ -133,7 +135,7 @@ def _curve(traces: Sequence[Sequence[TracePoint]], width: str, *, norms: bool) -
 
 
 def _curves(panel: Panel, upwards: Scale, curves: dict[str, list[tuple[float, float, float]]], last: float) -> None:
-    across = panel.horizontal(0, last)
+    across = panel.horizontal(0, last or 1.0)
     panel.ticks_up(upwards)
     panel.ticks_across(across)
     for index, curve in enumerate(curves.values()):
@@ -236,8 +238,11 @@ def mixed_precision(group: Group) -> str | None:
     for _, values in uniform:
         level = upwards.place(fmean(values))
         canvas.line([(panel.left, level), (panel.right, level)], _DASHES, thickness=1, dashed=True)
-    for name in names:
-        _mixed_curve(panel, across, upwards, records, name, colours[name])
+    for index, name in enumerate(names):
+        # Points of the same budget stand beside each other.
+        aside = 6 * (index - (len(names) - 1) / 2)
+        moved = Scale(across.low, across.high, across.start + aside, across.end + aside)
+        _mixed_curve(panel, moved, upwards, records, name, colours[name])
     for width, values in uniform:
         x, y = across.place(width), upwards.place(fmean(values))
         if len(values) > 1:

@@ -95,4 +95,4 @@ def accuracy_cell(records: Sequence[RunRecord], width: str, *, top5: bool = Fals
     if not diverged:
         return mean_and_spread(finite)
     failure = f"diverged ({diverged} of {len(records)})"
-    return f"{mean_and_spread(finite)}, {failure}" if finite else failure
+    return f"{mean_and_spread(finite)},\n{failure}" if finite else failure

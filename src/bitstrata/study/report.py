@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 
 from bitstrata.atomic import write_atomically
@@ -87,12 +87,17 @@ def _runs(group: Group) -> str:
     records = [record for runs in group.runs.values() for record in runs.values()]
     seeds = sorted({record.seed for record in records})
     days = sorted({record.finished for record in records if record.finished})
-    text = f"{group.name}: {len(records)} runs of {len(group.runs)} methods, seeds {', '.join(map(str, seeds))}"
+    text = f"{group.name}: {_count(records, 'run')} of {_count(group.runs, 'method')}"
+    text += f", {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
     if days:
         text += f", finished {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "")
     if group.replaced:
         text += f"; {group.replaced} earlier records of the same method and seed are not used"
     return text + "."
+
+
+def _count(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def _pictures(groups: Sequence[Group]) -> list[Block]:

@@ -28,7 +28,8 @@ RULE = (
     "gives no verdict; two seeds give one only where both differences are larger than two points in the same "
     "direction, and both lie more than two points beyond the threshold. A claim with several parts holds when all "
     "parts hold, does not hold when one part does not, and cannot be told otherwise. A run that diverged counts with"
-    " the accuracy of guessing; a pair of which both diverged is left out."
+    " the accuracy of guessing (with none where the number of classes is not known); a pair of which both diverged "
+    "is left out."
 )
 
 
