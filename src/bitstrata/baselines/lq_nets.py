@@ -51,7 +51,8 @@ def binary_codes(bits: int, zero: float, device: torch.device) -> Tensor:
 
 def sorted_levels(basis: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Levels in ascending order, the thresholds between them, and the code of each; a row for each row of `basis`."""
-    levels, order = torch.sort(basis @ codes.T, dim=-1)
+    # Not a matrix product, which autocast would round.
+    levels, order = torch.sort((basis[..., None, :] * codes).sum(-1), dim=-1)
     return levels, 0.5 * (levels[..., 1:] + levels[..., :-1]), codes[order]
 
 
