@@ -11,6 +11,8 @@ What was ruled here:
 The number of bits is that of the network, fixed and the same for all weights, as the W/A settings of the tables have
 it. Learning it for groups of weights, with a penalty on the size of the model, is left out.
 
+Noise is uniform, as in the paper; the published code can also make it Gaussian.
+
 Passes of a training network without gradients, such as those that estimate the statistics of norms, take the form of
 evaluation: that is what the statistics are for.
 
@@ -62,7 +64,8 @@ class DiffqInput(ActivationQuantiser):
     def forward(self, x: Tensor) -> Tensor:
         bits = self.bound_bits()
         self.zero_point(x)
-        low, high = getattr(self, f"low_{bits}"), getattr(self, f"high_{bits}")
+        low: Tensor = getattr(self, f"low_{bits}")
+        high: Tensor = getattr(self, f"high_{bits}")
         if self.training and torch.is_grad_enabled():
             least, greatest = (float(bound) for bound in torch.aminmax(x.detach()))
             low.lerp_(torch.full_like(low, distributed.least(least)), 1.0 - KEPT)

@@ -24,8 +24,9 @@ has no gradient left.
 Bounds start where the squared error is least: -r and r for weights, and those of the first data (`activation_init`)
 for inputs. As l is learned, inputs may be signed.
 
-The gradients of l, u and alpha are multiplied by 1 / sqrt(N), N being the weights of the layer or the input elements of
-one sample, and take no weight decay: the paper does not say how they are kept from moving too fast.
+One learning rate serves all parameters here, under which sums over whole layers would move l, u and alpha too fast:
+their gradients are multiplied by 1 / sqrt(N), N being the weights of the layer or the input elements of one sample. They
+take no weight decay.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ def fitted_basis(basis: Tensor, codes: Tensor, counts: Tensor, sums: Tensor) -> 
     gram = torch.einsum("...l,...li,...lj->...ij", share, wide_codes, wide_codes)
     gram = gram + REGULARISATION * torch.eye(basis.shape[-1], dtype=gram.dtype, device=gram.device)
     right = torch.einsum("...l,...li->...i", mean, wide_codes) + REGULARISATION * basis
-    return torch.linalg.solve(gram, right).to(basis.dtype)
+    fitted: Tensor = torch.linalg.solve(gram, right)
+    return fitted.to(basis.dtype)
 
 
 class LqWeight(WeightQuantiser):

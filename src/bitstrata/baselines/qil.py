@@ -16,9 +16,9 @@ The results lie in -1..1 and 0..1 whatever the scale of their layer was, as in t
 
 Intervals start at 0 .. r, with the r of least squared error, of the weight and of the first data (`activation_init`).
 
-The paper gives intervals a learning rate of their own. Here there is one rate for all, so their gradients are
-multiplied by 1 / sqrt(N) instead, N being the weights of the layer or the input elements of one sample. They take no
-weight decay. It fine-tunes each width from the one above; here every network starts from the float weights.
+One learning rate serves all parameters here, under which sums over whole layers would move intervals too fast: their
+gradients are multiplied by 1 / sqrt(N), N being the weights of the layer or the input elements of one sample. They take
+no weight decay. The paper fine-tunes each width from the one above; here every network starts from the float weights.
 
 There is no signed form for inputs: layers whose input goes below 0 are refused.
 """
@@ -106,9 +106,9 @@ class QilInput(ActivationQuantiser):
     def forward(self, x: Tensor) -> Tensor:
         bits = self.bound_bits()
         self.zero_point(x)
-        interval = (getattr(self, f"{part}_{bits}") for part in ("centre", "distance", "floor"))
+        centre, distance, floor = (getattr(self, f"{part}_{bits}") for part in ("centre", "distance", "floor"))
         gain = self.own_gain / math.sqrt(max(x.numel() / max(x.shape[0], 1), 1.0))
-        return interval_round(x, *interval, codes.activation_top(bits), gain).to(x.dtype)
+        return interval_round(x, centre, distance, floor, codes.activation_top(bits), gain).to(x.dtype)
 
     def initialise(self, bits: int, histogram: Histogram) -> int:
         refuse_negative(histogram, self.options, self.name)
