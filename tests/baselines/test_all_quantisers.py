@@ -1,5 +1,7 @@
 """What every quantiser to compare with must do: learn, survive saving, say what it cannot do."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -98,9 +100,20 @@ def test_several_widths_are_refused(kind: Any) -> None:
         small_net(kind, (2, 4))
 
 
+@pytest.fixture(scope="module")
+def float_phase(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The float network from which all start."""
+    folder = tmp_path_factory.mktemp("float")
+    torch.manual_seed(0)
+    recipe = replace(RECIPES["digits"].recipe, epochs=1)
+    train_once(nets.resnet8(10, channels=1), data, recipe, folder=folder, widths=(2,), progress=False)
+    return folder / "float"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_digits_recipe_ends_well(kind: str, data: Data, tmp_path: Path) -> None:
+def test_the_digits_recipe_ends_well(kind: str, data: Data, float_phase: Path, tmp_path: Path) -> None:
+    shutil.copytree(float_phase, tmp_path / "float")
     model = nets.resnet8(10, channels=1)
     recipe = RECIPES["digits"].recipe
     net = train_once(model, data, recipe, folder=tmp_path, widths=(2,), options={"quantizer": kind}, progress=False)

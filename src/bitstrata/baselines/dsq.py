@@ -25,8 +25,8 @@ Bounds start where the squared error is least: -r and r for weights, and those o
 for inputs. As l is learned, inputs may be signed.
 
 One learning rate serves all parameters here, under which sums over whole layers would move l, u and alpha too fast:
-their gradients are multiplied by 1 / sqrt(N), N being the weights of the layer or the input elements of one sample. They
-take no weight decay.
+their gradients are multiplied by 1 / sqrt(N), N being the weights of the layer or the input elements of one sample.
+They take no weight decay.
 """
 
 from __future__ import annotations
