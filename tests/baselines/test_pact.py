@@ -8,7 +8,7 @@ from quantiser_layers import bound, calibrated, double, gradients, layer_net, le
 from bitstrata.errors import CannotStratify
 from bitstrata.training import parameter_groups
 
-every_width = pytest.mark.parametrize("bits", (2, 3, 4, 8))
+every_width = pytest.mark.parametrize("bits", [2, 3, 4, 8])
 
 
 @pytest.fixture(autouse=True)

@@ -238,6 +238,27 @@ def test_another_recipe_in_the_same_folder_is_refused(tmp_path: Path, capsys: py
     assert "stratify.compensated is True there and False here" in result["message"]
 
 
+def test_another_quantizer_trains_and_is_not_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    flags = ["--limit", "256", "--batch-size", "16", "--epochs", "1", "--float-epochs", "1", "--norm-batches", "4"]
+    code, result, _ = train(capsys, *flags, "--out", str(out), "--widths", "2", "--quantizer", "pact")
+    assert code == 0
+    assert list(result["accuracy"]) == ["2"]
+    assert result["accuracy"]["2"]["top1"] > 30.0
+    net, content = load_net(out)
+    assert content["description"]["stratify"]["quantizer"] == "pact"
+    assert net.options.quantizer == "pact"
+    assert main(["pack", str(out), str(tmp_path / "digits.strata"), "--json"]) == 1
+    refusal = json.loads(capsys.readouterr().out)
+    assert refusal["error"] == "CannotCapture"
+    assert "uses the quantizer 'pact'" in refusal["message"]
+    assert not (tmp_path / "digits.strata").exists()
+
+    code, result, _ = train(capsys, *TINY, "--out", str(tmp_path / "several"), "--quantizer", "pact")
+    assert code == 1
+    assert "the quantizer pact makes a network of one width" in result["message"]
+
+
 def kill(arguments: list[str], *, once_there: Path) -> None:
     """Starts a run, and kills it as soon as the file is there."""
     command = [sys.executable, "-m", "bitstrata.cli.main", "train", *arguments]
