@@ -77,7 +77,7 @@ def test_layers_that_share_a_weight_have_one_width_and_one_price() -> None:
 def test_budgets_that_cannot_be_kept_say_what_can() -> None:
     net = grouped()
     count = sum(layer.weight.numel() for _, layer in net.stratified_layers())
-    with pytest.raises(BadBudget, match="1.9 bits per weight are too few: the lowest width is 2 bits"):
+    with pytest.raises(BadBudget, match=r"1\.9 bits per weight are too few: the lowest width is 2 bits"):
         allocate(net, bits_per_weight=1.9)
     with pytest.raises(BadBudget, match=f"takes {2 * count:,} bits for {count:,} weights"):
         allocate(net, total_bits=5)
