@@ -9,7 +9,7 @@ from torch import nn
 from bitstrata.capture import capture_mixed
 from bitstrata.capture.capture import FloatStore
 from bitstrata.format import Artifact, Manifest, add_view
-from bitstrata.format.views import check_name
+from bitstrata.format.views import check_free
 from bitstrata.training.net import StratifiedNet
 
 
@@ -23,8 +23,8 @@ def add_mixed_view(
     version: int | None = None,
 ) -> Manifest:
     """Captures `mixed`, which `mixed_network` made of `net`, and adds it to the artifact `path` as the view `name`."""
-    check_name(name)
     artifact = Artifact.open(path)
+    check_free(artifact, name, replace=replace)
     # Float layers are stored as the artifact has them; with none of them, either is right.
     stores = {weight.store for weight in artifact.graph.weights}
     float_store: FloatStore = "float16" if "float16" in stores else "float32"

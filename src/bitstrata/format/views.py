@@ -10,7 +10,14 @@ from bitstrata.atomic import remove_partial, write_atomically
 from bitstrata.errors import BadName, BadOption, DuplicateName, OtherNetwork
 from bitstrata.format import layout
 from bitstrata.format.artifact import Artifact, decode_view
-from bitstrata.format.manifest import Manifest, check_manifest, decode_manifest, encode_manifest, segment_digest
+from bitstrata.format.manifest import (
+    Manifest,
+    ViewEntry,
+    check_manifest,
+    decode_manifest,
+    encode_manifest,
+    segment_digest,
+)
 from bitstrata.format.writer import check_weights, encode_view, stratum_bytes
 from bitstrata.graph import Network, check_view
 from bitstrata.graph.weights import Name
@@ -26,14 +33,9 @@ def add_view(path: str | Path, network: Network, *, replace: bool = False, versi
     version   of the model, where the artifact is published already: what a published version means never changes
     """
     (view,) = network.views
-    check_name(view.name)
     artifact = Artifact.open(path)
     old = artifact.manifest
-    taken = next((entry for entry in old.views if entry.name.lower() == view.name.lower()), None)
-    if taken is not None and not replace:
-        raise DuplicateName(
-            f"{artifact.folder} has a view {taken.name!r} already: choose another name, or ask to replace it"
-        )
+    taken = check_free(artifact, view.name, replace=replace)
     if version is not None and version < old.version:
         raise BadOption(
             f"{artifact.folder} is version {old.version}; a version only goes up, and {version} is below it"
@@ -59,14 +61,21 @@ def add_view(path: str | Path, network: Network, *, replace: bool = False, versi
     return checked
 
 
-def check_name(name: str) -> None:
-    """Raises for a name that no added view can have."""
+def check_free(artifact: Artifact, name: str, *, replace: bool = False) -> ViewEntry | None:
+    """Raises where no view of this name can be added; the one that would be replaced."""
     if name.isdigit():
         raise BadName(f"a view cannot be named {name!r}: whole numbers are the names of the uniform widths")
     try:
         msgspec.convert(name, Name)
     except msgspec.ValidationError:
         raise BadName(f"{name!r} is no name for a view: use letters, digits and _ . @ -, as in mixed-a") from None
+    # Names that differ in case only would be one file on some systems.
+    taken = next((entry for entry in artifact.manifest.views if entry.name.lower() == name.lower()), None)
+    if taken is not None and not replace:
+        raise DuplicateName(
+            f"{artifact.folder} has a view {taken.name!r} already: choose another name, or ask to replace it"
+        )
+    return taken
 
 
 def check_same_network(artifact: Artifact, network: Network) -> None:
