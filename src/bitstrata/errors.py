@@ -185,6 +185,10 @@ class BadViewEntry(BadArtifact):
     """A view in the manifest whose file, widths or size do not follow from the graph."""
 
 
+class OtherNetwork(BadArtifact):
+    """A sound artifact, of another network or checkpoint than the one that a view is to be added from."""
+
+
 class BadHeader(BadArtifact):
     """The header of a tensor file is cut off, no JSON, or not in the one spelling there is."""
 

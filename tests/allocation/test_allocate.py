@@ -79,6 +79,10 @@ def test_budgets_that_cannot_be_kept_say_what_can() -> None:
     count = sum(layer.weight.numel() for _, layer in net.stratified_layers())
     with pytest.raises(BadBudget, match=r"1\.9 bits per weight are too few: the lowest width is 2 bits"):
         allocate(net, bits_per_weight=1.9)
+    for nothing in (0.0, -3.0, float("nan")):
+        with pytest.raises(BadBudget, match="are too few"):
+            allocate(net, bits_per_weight=nothing)
+    assert allocate(net, bits_per_weight=float("inf")) == Allocator(net).uniform(4)
     with pytest.raises(BadBudget, match=f"takes {2 * count:,} bits for {count:,} weights"):
         allocate(net, total_bits=5)
     for wrong in ({}, {"bits_per_weight": 3, "total_bits": 9}):

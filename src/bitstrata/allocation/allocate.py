@@ -101,8 +101,7 @@ class Allocator:
             costs, budget = [stored_bytes(item.count, self.widths) for item in self.items], int(total_bytes)
         else:
             costs = [[item.count * bits for bits in self.widths] for item in self.items]
-            # A mean of exactly 2.1 is to hold what 2.1 is in decimal, whatever float is nearest to it.
-            budget = int(total_bits) if total_bits is not None else int(bits_per_weight * self.count + 1e-6)  # type: ignore[operator]
+            budget = int(total_bits) if total_bits is not None else self._bits(bits_per_weight or 0.0)
             if budget < self.count * self.widths[0]:
                 given = f"{total_bits:,} bits" if total_bits is not None else f"{bits_per_weight:g} bits per weight"
                 raise BadBudget(
@@ -111,6 +110,13 @@ class Allocator:
                 )
         places = least_error(costs, [item.errors for item in self.items], budget)
         return self.allocation([self.widths[place] for place in places])
+
+    def _bits(self, per_weight: float) -> int:
+        """A mean width as a sum."""
+        # More than the highest width buys nothing; what is no number at all buys nothing either.
+        mean = min(per_weight, float(self.widths[-1])) if per_weight > 0 else 0.0
+        # A mean of 2.1 is to hold what 2.1 is in decimal, whatever float is nearest to it.
+        return int(mean * self.count + 1e-6)
 
     def uniform(self, bits: int) -> Allocation:
         """All layers at one width."""

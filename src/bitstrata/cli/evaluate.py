@@ -69,7 +69,7 @@ def _run_checkpoint(arguments: argparse.Namespace) -> tuple[Data, dict[str, Accu
     if arguments.bits is not None:
         net.at(arguments.bits)  # refuses a width that is not there before any data are read
     data = load_data(arguments.data or str(description.get("data", "")))
-    _check_fit(data, description["channels"], description["classes"])
+    check_fit(data, description["channels"], description["classes"])
     processes.use_threads(arguments.threads, data)
     device = processes.device(arguments.device)
     found = _accuracies(
@@ -84,10 +84,10 @@ def _run_artifact(arguments: argparse.Namespace) -> tuple[Data, dict[str, Accura
     if arguments.data is None:
         raise BadData("an artifact does not know its data: give --data")
     data = load_data(arguments.data)
-    _check_fit(data, model.input.shape[0], len(model.input.labels))
+    check_fit(data, model.input.shape[0], len(model.input.labels))
     views = [str(arguments.bits)] if arguments.bits is not None else model.views
     networks = {name: on_tensors(model.at(name)) for name in views}
-    found = accuracies(networks, _first(data.test.batches(BATCH_SIZE), arguments.limit))
+    found = accuracies(networks, first(data.test.batches(BATCH_SIZE), arguments.limit))
     return data, found, {"model": model.artifact.name, "runtime": model.runtime}
 
 
@@ -96,7 +96,8 @@ def on_tensors(session: Any) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.from_numpy(session(x.numpy()))
 
 
-def _check_fit(data: Data, channels: int, classes: int) -> None:
+def check_fit(data: Data, channels: int, classes: int) -> None:
+    """Raises where data are not of the kind that a network takes and tells apart."""
     found = data.input.shape[0], len(data.input.labels)
     if found != (channels, classes):
         raise BadData(
@@ -111,7 +112,7 @@ def _accuracies(
     # In the layout of training, so that the numbers are those of its log to the last digit.
     layout = torch.channels_last if channels_last else torch.contiguous_format
     net = net.to(memory_format=layout)  # type: ignore[call-overload]
-    batches = _first(data.test.batches(BATCH_SIZE), limit)
+    batches = first(data.test.batches(BATCH_SIZE), limit)
 
     def prepare(x: Tensor) -> Tensor:
         return x.to(device, memory_format=layout)
@@ -121,7 +122,7 @@ def _accuracies(
     return {str(bits): evaluate(net.at(bits), batches, prepare=prepare)[FLOAT]}
 
 
-def _first(batches: Iterator[tuple[Tensor, Tensor]], limit: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+def first(batches: Iterator[tuple[Tensor, Tensor]], limit: int | None) -> Iterator[tuple[Tensor, Tensor]]:
     """The first `limit` samples."""
     left = limit
     for x, y in batches:

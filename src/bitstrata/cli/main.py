@@ -31,6 +31,7 @@ VERBS = {
     "train": ("train", "train a network at every width"),
     "eval": ("evaluate", "measure the accuracy of a trained network or an artifact at every width"),
     "pack": ("pack", "write a trained network as an artifact that devices run"),
+    "allocate": ("allocate", "choose a width for each layer within a budget, and add it to an artifact as a view"),
     "inspect": ("inspect", "show what lies in an artifact"),
     "verify": ("verify", "check every byte of an artifact, or of a model of this device"),
     "pull": ("pull", "fetch a published model to this device, or bring it up to date"),
@@ -56,6 +57,7 @@ TELLS_EVENTS = ("pull", "upgrade", "downgrade")
 POSITIONALS = {
     "eval": " RUN|ARTIFACT",
     "pack": " RUN OUT",
+    "allocate": " RUN [ARTIFACT]",
     "inspect": " ARTIFACT",
     "verify": " ARTIFACT|NAME",
     "pull": " SRC",

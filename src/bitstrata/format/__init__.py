@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from bitstrata.format.inventory import describe as describe
     from bitstrata.format.verification import Verification as Verification
     from bitstrata.format.verification import verify_artifact as verify_artifact
+    from bitstrata.format.views import add_view as add_view
     from bitstrata.format.writer import write_artifact as write_artifact
 else:
     _LAZY = {
         "Verification": "verification",
+        "add_view": "views",
         "describe": "inventory",
         "verify_artifact": "verification",
         "write_artifact": "writer",

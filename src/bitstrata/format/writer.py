@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ from bitstrata.format.manifest import (
 )
 from bitstrata.format.planes import pack_planes, pad
 from bitstrata.format.tensors import DTYPES, encode_tensors, lay_out
-from bitstrata.graph import Network, View, Weight, check_graph, check_view
+from bitstrata.graph import Graph, Network, View, Weight, check_graph, check_view
 from bitstrata.graph.network import Floats, check_floats
 from bitstrata.graph.ops import Shape
 
@@ -68,14 +69,14 @@ def encode_artifact(
     """The manifest and the bytes of every file, the manifest's included, by name; the same for the same network."""
     widths = codes.check_widths(network.widths)
     shapes = check_graph(network.graph, widths[-1], (1, *input.shape))
-    _check_weights(network)
+    check_weights(network)
     for view in network.views:
         check_view(view, network.graph, widths, shapes)
     files: dict[str, bytes] = {}
     strata = []
     for index, bits in enumerate(widths):
         file = layout.stratum_file(index, widths)
-        files[file] = content = _stratum_bytes(network, index)
+        files[file] = content = stratum_bytes(network, index)
         tensors = layout.stratum_tensors(network.graph, widths, index)
         segments = tuple(
             segment_digest(content, offset, tensor.size)
@@ -84,18 +85,9 @@ def encode_artifact(
         strata.append(Stratum(file=file, bits=bits, size=len(content), sha256=sha256(content), segments=segments))
     entries = []
     for view in network.views:
-        file = layout.view_file(view.name)
-        with np.errstate(over="ignore"):  # what overflows is refused when it is read back
-            files[file] = content = _view_bytes(network, view, shapes)
-        entries.append(
-            ViewEntry(
-                name=view.name,
-                file=file,
-                bits=tuple(int(view.bits[weight.name]) for weight in layout.quantised_weights(network.graph)),
-                size=len(content),
-                sha256=sha256(content),
-            )
-        )
+        entry, content = encode_view(network.graph, view, shapes)
+        files[entry.file] = content
+        entries.append(entry)
     manifest = Manifest(
         format=FORMAT,
         format_version=FORMAT_VERSION,
@@ -122,7 +114,7 @@ def _as_read(files: dict[str, bytes]) -> Manifest:
     return manifest
 
 
-def _check_weights(network: Network) -> None:
+def check_weights(network: Network) -> None:
     """Raises where the codes or floats are not those that the graph names."""
     for kind, given, wanted in (
         ("codes", network.codes, layout.quantised_weights(network.graph)),
@@ -145,7 +137,8 @@ def _check_weights(network: Network) -> None:
         check_floats(weight.name, network.floats[weight.name], weight.shape)
 
 
-def _stratum_bytes(network: Network, index: int) -> bytes:
+def stratum_bytes(network: Network, index: int) -> bytes:
+    """The file of a stratum."""
     first, last = layout.planes_of(index, network.widths)
     data = [
         pack_planes(network.codes[weight.name], network.source_bits, first, last)
@@ -157,8 +150,21 @@ def _stratum_bytes(network: Network, index: int) -> bytes:
     return encode_tensors(list(zip(tensors, data, strict=True)))
 
 
-def _view_bytes(network: Network, view: View, shapes: dict[str, Shape]) -> bytes:
-    graph = network.graph
+def encode_view(graph: Graph, view: View, shapes: Mapping[str, Shape]) -> tuple[ViewEntry, bytes]:
+    """The file of a view, and what the manifest says of it."""
+    with np.errstate(over="ignore"):  # what overflows is refused when it is read back
+        content = _view_bytes(graph, view, shapes)
+    entry = ViewEntry(
+        name=view.name,
+        file=layout.view_file(view.name),
+        bits=tuple(int(view.bits[weight.name]) for weight in layout.quantised_weights(graph)),
+        size=len(content),
+        sha256=sha256(content),
+    )
+    return entry, content
+
+
+def _view_bytes(graph: Graph, view: View, shapes: Mapping[str, Shape]) -> bytes:
     tables = [view.tables[node.name] for node in layout.tabled_nodes(graph)]
     readers = [view.tables[node.name] for node in layout.code_readers(graph)]
     data = [
