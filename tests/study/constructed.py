@@ -89,7 +89,9 @@ def mixed(seed: int, uniform: Top1 = (60.0, 68.0, 70.0), lift: float = 0.8) -> R
             start = 2 if budget <= 3 else 3
             top1 = low + (high - low) * (budget - start) ** 0.7
             top1 += (lift + more if 2 < budget < 4 else 0) + random_numbers.gauss(0, 0.1)
-            points.append(MixedPoint(objective, budget - (0.01 if 2 < budget < 4 else 0), {"conv": 3}, top1, 95.0))
+            points.append(
+                MixedPoint(objective, budget - (0.01 if 2 < budget < 4 else 0), {"conv": 2, "other": 4}, top1, 95.0)
+            )
     return record("mixed", seed, uniform, mixed=points)
 
 

@@ -203,7 +203,8 @@ def test_mixed_against_uniform() -> None:
 
 
 def test_only_networks_of_about_three_bits_and_no_more_are_compared() -> None:
-    choices = [MixedPoint("weights", bits, {}, 60.0, 90.0) for bits in (3.001, 2.5, 2.99, 2.8)]
+    choices = [MixedPoint("weights", bits, {"a": 2, "b": 4}, 60.0, 90.0) for bits in (3.001, 2.5, 2.99, 2.8)]
+    choices.append(MixedPoint("weights", 3.0, {"a": 3, "b": 3}, 60.0, 90.0))  # the uniform network itself
     found = at_three_bits(record("mixed", 0, (), mixed=choices), "weights")
     assert found is not None
     assert found.bits_per_weight == 2.99

@@ -259,11 +259,11 @@ def points_of(record: RunRecord, objective: str) -> list[MixedPoint]:
 
 
 def at_three_bits(record: RunRecord, objective: str) -> MixedPoint | None:
-    """The largest mixed network that is no larger than the uniform one of 3 bits."""
+    """The largest network that is no larger than the uniform one of 3 bits, and is not that one."""
     fitting = [
         point
         for point in points_of(record, objective)
-        if MIXED_BITS_AT_LEAST <= point.bits_per_weight <= MIXED_BITS + 1e-9
+        if MIXED_BITS_AT_LEAST <= point.bits_per_weight <= MIXED_BITS + 1e-9 and len(set(point.widths.values())) > 1
     ]
     return fitting[-1] if fitting else None
 
