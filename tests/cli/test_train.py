@@ -257,6 +257,7 @@ def test_another_quantizer_trains_and_is_not_packed(tmp_path: Path, capsys: pyte
     code, result, _ = train(capsys, *TINY, "--out", str(tmp_path / "several"), "--quantizer", "pact")
     assert code == 1
     assert "the quantizer pact makes a network of one width" in result["message"]
+    assert not (tmp_path / "several").exists()  # no float phase was trained for nothing
 
 
 def kill(arguments: list[str], *, once_there: Path) -> None:

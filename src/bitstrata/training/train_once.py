@@ -25,7 +25,7 @@ from bitstrata.training.fit import CHECKPOINT, fit
 from bitstrata.training.net import StratifiedNet
 from bitstrata.training.norms import synchronise_norms
 from bitstrata.training.objectives import Criterion
-from bitstrata.training.quantiser_kinds import QuantizerName
+from bitstrata.training.quantiser_kinds import QuantizerName, find_quantizer
 from bitstrata.training.recipe import Recipe
 from bitstrata.training.stratify import stratify
 
@@ -80,6 +80,7 @@ def train_once(
         raise BadRecipe("epochs = 0 leaves nothing to train; for a look without training use stratify and calibrate")
     place = Path(folder)
     chosen = plain_options(options or {})
+    find_quantizer(chosen["quantizer"], check_widths(widths))  # refused before a float phase, not after it
     # Through JSON, so that what is compared on the next start is what a file can hold.
     own: dict[str, Any] = json.loads(json.dumps(dict(description or {})))
     whole = {**own, "widths": list(check_widths(widths)), "stratify": chosen}
