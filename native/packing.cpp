@@ -59,7 +59,7 @@ std::int32_t Codes::offset(std::size_t output) const {
 
 bool pairs_fit(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
     if (2 * coding.top() * (1 << (coding.bits - 1)) <= kHighest) return true;  // whatever the weights
-    const Packed<std::int8_t> packed = pack<std::int8_t, 4>(g, codes, [](int code) { return code; });
+    const Packed<std::int8_t> packed = pack<std::int8_t, 4>(g, codes, CodeBytes(coding, false));
     for (std::size_t step = 0; step < packed.weights.size(); step += kLanes * 4) {
         if (!Bounds{}.add(packed.weights.data() + step, coding.top())) return false;
     }

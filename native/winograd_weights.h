@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "layer.h"
+#include "taps.h"
 
 namespace bitstrata {
 
@@ -48,42 +49,16 @@ public:
 private:
     using Bytes = std::uint8_t[kBytes];
 
-    // Four inputs of every output, nine taps each, to one word per tap. Words are built on little-endian machines only,
-    // as all are that have Winograd kernels.
+    // Four inputs of every output, nine taps each, to one word per tap.
     void gather(std::size_t input) {
         const std::size_t elements = std::min<std::size_t>(4, inputs_ - input);
+        const std::int8_t* from = codes_ + input * 9;
+        if (elements == 4) return gather_taps(from, inputs_ * 9, lanes_, weights_[0], kBytes);
         for (std::size_t lane = 0; lane < lanes_; ++lane) {
-            const std::int8_t* from = codes_ + (lane * inputs_ + input) * 9;
             std::int8_t padded[36] = {};
-            if (elements < 4) {
-                std::memcpy(padded, from, elements * 9);
-                from = padded;
-            }
-            std::uint64_t row[4], pairs[2][2];
-            for (int element = 0; element < 4; ++element) std::memcpy(&row[element], from + element * 9, 8);
-            constexpr std::uint64_t kBytesMask = 0x00ff00ff00ff00ff, kPairsMask = 0x0000ffff0000ffff;
-            for (int half = 0; half < 2; ++half) {  // of the step: even taps, then odd ones
-                const std::uint64_t one = row[half * 2], other = row[half * 2 + 1];
-                pairs[0][half] = (one & kBytesMask) | (other & kBytesMask) << 8;
-                pairs[1][half] = (one >> 8 & kBytesMask) | (other & ~kBytesMask);
-            }
-            for (int odd = 0; odd < 2; ++odd) {
-                const std::uint64_t low = (pairs[odd][0] & kPairsMask) | (pairs[odd][1] & kPairsMask) << 16;
-                const std::uint64_t high = (pairs[odd][0] >> 16 & kPairsMask) | (pairs[odd][1] & ~kPairsMask);
-                put(odd, lane, low);
-                put(odd + 4, lane, low >> 32);
-                put(odd + 2, lane, high);
-                put(odd + 6, lane, high >> 32);
-            }
-            for (int element = 0; element < 4; ++element) {
-                weights_[8][lane * 4 + element] = static_cast<std::uint8_t>(from[element * 9 + 8]);
-            }
+            std::memcpy(padded, from + lane * inputs_ * 9, elements * 9);
+            gather_taps_of_one(padded, weights_[0] + lane * 4, kBytes);
         }
-    }
-
-    void put(int tap, std::size_t lane, std::uint64_t value) {
-        const auto word = static_cast<std::uint32_t>(value);
-        std::memcpy(weights_[tap] + lane * 4, &word, sizeof(word));
     }
 
     // Adds the weights up, two of them to a short sum.
