@@ -21,12 +21,10 @@ std::array<std::uint64_t, 256> spread_bits() {
 
 }  // namespace
 
-Aligned<std::int8_t> unpack_planes(const std::vector<const std::uint8_t*>& planes, std::size_t count) {
+void unpack_planes(const std::vector<const std::uint8_t*>& planes, std::size_t count, std::int8_t* to) {
     static const std::array<std::uint64_t, 256> table = spread_bits();
     const std::uint64_t* spread = table.data();
     const std::size_t bytes = plane_bytes(count), bits = planes.size();
-    Aligned<std::int8_t> codes(bytes * 8, false);
-    std::int8_t* to = codes.data();
     // Eight bytes of zero or one, times what a set bit means in a byte: no product reaches into the next one. The sign
     // fills all bits above its own.
     const auto value = [&](std::size_t plane) -> std::uint64_t {
@@ -48,7 +46,6 @@ Aligned<std::int8_t> unpack_planes(const std::vector<const std::uint8_t*>& plane
             }
         }
     }
-    return codes;
 }
 
 }  // namespace bitstrata
