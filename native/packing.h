@@ -13,7 +13,7 @@
 
 #include "arena.h"
 #include "layer.h"
-#include "taps.h"
+#include "taps_loops.h"
 
 namespace bitstrata {
 
@@ -106,14 +106,16 @@ struct CodeBytes {
     int shift, ones;
 };
 
+constexpr std::size_t kMostTaps = 9;
+
 // The outputs of a block, where no step has weights of two taps: a word of four inputs at a time, and what a step holds
-// for all outputs at once. Lanes without an output weigh nothing.
+// for all outputs at once: of one tap or of nine. Lanes without an output weigh nothing.
 inline void pack_words(const std::int8_t* from, std::size_t taps, std::size_t inputs, std::size_t channels,
                        std::int8_t* to, const CodeBytes& bytes) {
     constexpr std::size_t kStep = kLanes * kWord;
-    alignas(64) std::uint8_t words[kNineTaps][kStep] = {};
+    alignas(64) std::uint8_t words[kMostTaps][kStep] = {};
     for (std::size_t step = 0; step < inputs / kWord; ++step, from += kWord * taps, to += kStep) {
-        if (taps == kNineTaps) {
+        if (taps == kMostTaps) {
             gather_taps(from, inputs * taps, channels, words[0], kStep);
         } else {
             for (std::size_t lane = 0; lane < channels; ++lane) {
@@ -147,7 +149,7 @@ Packed<T> pack(const Geometry& g, const Stored* weights, Convert convert) {
     const std::size_t blocks_per_group = (g.group_outputs() + kLanes - 1) / kLanes;
     constexpr bool kWords = std::is_same_v<Convert, CodeBytes> && sizeof(T) == 1 && K == kWord;
     constexpr bool kFloats = std::is_same_v<T, float> && K == 1;
-    const bool whole = (kWords && (taps == 1 || taps == kNineTaps) && group_inputs % kWord == 0) || (kFloats && taps == 1);
+    const bool whole = (kWords && (taps == 1 || taps == kMostTaps) && group_inputs % kWord == 0) || (kFloats && taps == 1);
     packed.weights = Aligned<T>(g.groups * blocks_per_group * steps * kLanes * K, !whole);
     packed.offsets = Aligned<std::int32_t>(g.outputs + kLanes);
     std::size_t place = 0;

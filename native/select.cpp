@@ -297,6 +297,10 @@ FloatStepLoops choose_float_steps() {
     return portable::float_step;
 }
 
+#if defined(BITSTRATA_AVX2)
+bool uses_avx2() { return has_avx2() && usable("avx2"); }
+#endif
+
 std::string chosen_isa() {
     std::string best = "portable";
     for (const QuantisedKernel& kernel : quantised_kernels()) {

@@ -4,16 +4,16 @@
 // instruction set holds sixteen of them, and nothing is put into another order afterwards.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
-#include "layer.h"
-#include "taps.h"
+#include "taps_loops.h"
+#include "winograd.h"
 
 namespace bitstrata {
+namespace {
 
 template <class T, std::size_t Lanes>
 class PackedTransform {
@@ -21,9 +21,8 @@ public:
     static constexpr std::size_t kBytes = Lanes * 4;  // one position of a step: four elements of every output
     static constexpr int kPositions = T::kPoints * T::kPoints;
 
-    // For the outputs of one group, from `channel` on.
-    PackedTransform(const Geometry& g, const std::int8_t* codes, std::size_t channel)
-        : inputs_(g.inputs), lanes_(std::min(Lanes, g.outputs - channel)), codes_(codes + channel * g.inputs * 9) {}
+    explicit PackedTransform(const WeightGroup& group)
+        : inputs_(group.inputs), lanes_(group.outputs), codes_(group.codes) {}
 
     // Writes the step that starts with the given input, its positions so many bytes apart. Steps come in their order.
     void step(std::size_t input, std::int8_t* to, std::size_t apart) {
@@ -33,7 +32,7 @@ public:
     }
 
     // By position and output: the sums over all inputs, which are the transform of the weights' sums.
-    void sums(std::int32_t (&to)[kPositions][Lanes]) {
+    void sums(std::int32_t* to) {
         flush();
         for (int position = 0; position < kPositions; ++position) {
             const auto& down = T::kWeights[position / T::kPoints];
@@ -41,7 +40,7 @@ public:
             for (std::size_t lane = 0; lane < Lanes; ++lane) {
                 std::int32_t sum = 0;
                 for (int tap = 0; tap < 9; ++tap) sum += down[tap / 3] * across[tap % 3] * sums_[tap][lane];
-                to[position][lane] = sum;
+                to[position * Lanes + lane] = sum;
             }
         }
     }
@@ -51,7 +50,7 @@ private:
 
     // Four inputs of every output, nine taps each, to one word per tap.
     void gather(std::size_t input) {
-        const std::size_t elements = std::min<std::size_t>(4, inputs_ - input);
+        const std::size_t elements = inputs_ - input < 4 ? inputs_ - input : 4;
         const std::int8_t* from = codes_ + input * 9;
         if (elements == 4) return gather_taps(from, inputs_ * 9, lanes_, weights_[0], kBytes);
         for (std::size_t lane = 0; lane < lanes_; ++lane) {
@@ -124,4 +123,18 @@ private:
     int counted_ = 0;
 };
 
+template <class T, std::size_t Lanes>
+void transform_lanes(const WeightGroup& group) {
+    PackedTransform<T, Lanes> transform(group);
+    std::int8_t* to = group.to;
+    for (std::size_t input = 0; input < group.inputs; input += 4, to += Lanes * 4) transform.step(input, to, group.apart);
+    transform.sums(group.sums);
+}
+
+template <class T>
+void transform_weights(const WeightGroup& group) {
+    group.lanes == kLanes ? transform_lanes<T, kLanes>(group) : transform_lanes<T, 2 * kLanes>(group);
+}
+
+}  // namespace
 }  // namespace bitstrata

@@ -10,8 +10,9 @@
 #endif
 
 namespace bitstrata {
+namespace {
 
-constexpr std::size_t kNineTaps = 9, kWord = 4;
+constexpr std::size_t kWord = 4;
 
 // Four inputs of one output to one word per tap, the words so many bytes apart. Words are built on little-endian
 // machines only, as all are that have kernels on bytes.
@@ -83,4 +84,5 @@ inline void gather_taps(const std::int8_t* from, std::size_t stride, std::size_t
     for (; output < outputs; ++output) gather_taps_of_one(from + output * stride, to + output * kWord, apart);
 }
 
+}  // namespace
 }  // namespace bitstrata
