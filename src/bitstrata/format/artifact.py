@@ -118,7 +118,7 @@ class Artifact:
     def floats(self) -> dict[str, Floats]:
         """The float weights that all views share."""
         segments = self._stratum(0)
-        return {weight.name: _floats(weight, segments[weight.name]) for weight in layout.float_weights(self.graph)}
+        return {weight.name: _widened(weight, segments[weight.name]) for weight in layout.float_weights(self.graph)}
 
     def _stratum(self, index: int) -> Segments:
         with self._lock:
@@ -179,9 +179,15 @@ def decode_view(manifest: Manifest, shapes: Mapping[str, Shape], name: str, cont
 
 
 def _floats(weight: Weight, data: memoryview) -> Floats:
-    """A float weight in its logical shape, widened to float32."""
+    """A float weight, checked."""
+    values = _widened(weight, data)
+    check_floats(weight.name, values, weight.shape)
+    return values
+
+
+def _widened(weight: Weight, data: memoryview) -> Floats:
+    """A float weight in its logical shape, widened to float32; a segment was checked when it was read."""
     values = as_array(data, layout.FLOAT_TYPES[weight.store])[: weight.count].reshape(weight.shape)
     wide: Floats = values.astype(np.float32, copy=False)
     wide.flags.writeable = False
-    check_floats(weight.name, wide, weight.shape)
     return wide

@@ -128,9 +128,7 @@ def decode_tensors(content: bytes | memoryview, file: str) -> dict[str, tuple[Te
     return found
 
 
-def decode_expected(
-    content: bytes | memoryview, file: str, expected: Sequence[Tensor]
-) -> dict[str, memoryview]:
+def decode_expected(content: bytes | memoryview, file: str, expected: Sequence[Tensor]) -> dict[str, memoryview]:
     """As above, for a file that must hold exactly these tensors, in this order."""
     found = decode_tensors(content, file)
     if [tensor for tensor, _ in found.values()] != list(expected):
