@@ -7,6 +7,7 @@
 
 #include "arena.h"
 #include "packing.h"
+#include "pair_bounds.h"
 #include "winograd_weights_loops.h"
 
 namespace bitstrata {
@@ -271,9 +272,13 @@ private:
             pack_group(range, codes, group);
             for (int position = 0; cuts && position < kPositions; ++position) {
                 packed_.cuts.push_back(static_cast<std::uint32_t>(packed_.runs.size()));
-                RunCutter cutter(range.least[position], range.most[position], lanes);
                 const std::size_t place = group * kPositions + position;
                 const std::int8_t* u = packed_.weights.data() + place * view_.steps * lanes * 4;
+                if (range.least[position] == 0) {
+                    lanes == kLanes ? cut<kLanes>(u, range.most[position]) : cut<kMostLanes>(u, range.most[position]);
+                    continue;
+                }
+                RunCutter cutter(range.least[position], range.most[position], lanes);
                 for (std::size_t step = 0; step < view_.steps; ++step) cutter.add(u + step * lanes * 4);
                 cutter.end(packed_.runs);
             }
@@ -290,6 +295,21 @@ private:
         view_.lifts = packed_.lifts.data();
         view_.cuts = packed_.cuts.data();
         view_.runs = packed_.runs.data();
+    }
+
+    // What RunCutter does, where V is nowhere negative.
+    template <std::size_t Lanes>
+    void cut(const std::int8_t* u, int most) {
+        PairBounds<2 * Lanes> bounds(most);
+        std::uint32_t length = 0;
+        for (std::size_t step = 0; step < view_.steps; ++step, u += Lanes * 4, ++length) {
+            if (bounds.add(u)) continue;
+            packed_.runs.push_back(length);
+            length = 0;
+            bounds.clear();
+            bounds.add(u);
+        }
+        packed_.runs.push_back(length);
     }
 
     void pack_group(const CodeRange<T>& range, const std::int8_t* codes, std::size_t group) {
