@@ -16,7 +16,7 @@ Arenas::Arena Arenas::borrow(std::size_t bytes) {
     }
     if (!arena || arena->size() < bytes) {
         arena.reset();  // before the new one, so that both are never there at once
-        arena = std::make_unique<Aligned<unsigned char>>(bytes, false);
+        arena = std::make_unique<Aligned<unsigned char>>(bytes, false, true);
     }
     return arena;
 }

@@ -23,10 +23,10 @@ template <typename T>
 class Aligned {
 public:
     Aligned() = default;
-    explicit Aligned(std::size_t count, bool zeroed = true) : count_(count) {
+    explicit Aligned(std::size_t count, bool zeroed = true, bool lean = false) : count_(count) {
         if (count > (std::numeric_limits<std::size_t>::max() - kSlack) / sizeof(T)) throw std::bad_alloc();
         const std::size_t bytes = count * sizeof(T) + kSlack;
-        memory_ = {static_cast<T*>(take_memory(bytes)), AlignedDelete{bytes}};
+        memory_ = {static_cast<T*>(take_memory(bytes, lean)), AlignedDelete{bytes}};
         if (zeroed) std::memset(static_cast<void*>(memory_.get()), 0, bytes);
     }
     T* data() { return memory_.get(); }

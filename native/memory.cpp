@@ -65,7 +65,13 @@ void of_pages(unsigned char* piece, std::size_t bytes, bool outwards, Do what) {
     if (first < last) what(reinterpret_cast<void*>(first), last - first);
 }
 
-void* cut_piece(std::size_t bytes) {
+// Small pages for what would fill the last huge page in part only, if nobody uses that yet.
+void spare_last_page(unsigned char* piece, std::size_t bytes) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(piece), last = (begin + bytes) / kHugePage * kHugePage;
+    if (last >= begin && last < begin + bytes) madvise(reinterpret_cast<void*>(last), kHugePage, MADV_NOHUGEPAGE);
+}
+
+void* cut_piece(std::size_t bytes, bool lean) {
     const std::size_t size = up_to(bytes, kAlignment);
     if (size < bytes || size > static_cast<std::size_t>(-1) / 2) throw std::bad_alloc();
     unsigned char* piece;
@@ -84,6 +90,7 @@ void* cut_piece(std::size_t bytes) {
         stretch.used += size;
         ++stretch.pieces;
     }
+    if (lean) spare_last_page(piece, size);
 #if defined(MADV_POPULATE_WRITE)
     of_pages(piece, size, true, [](void* first, std::size_t count) {
         madvise(first, count, MADV_POPULATE_WRITE);  // an older system refuses, no harm done
@@ -113,7 +120,7 @@ void give_back_piece(unsigned char* piece, std::size_t bytes) noexcept {
 #else
 
 constexpr std::size_t kLarge = static_cast<std::size_t>(-1);
-void* cut_piece(std::size_t) { throw std::bad_alloc(); }
+void* cut_piece(std::size_t, bool) { throw std::bad_alloc(); }
 void give_back_piece(unsigned char*, std::size_t) noexcept {}
 
 #endif
@@ -132,8 +139,8 @@ std::mutex& memory_mutex() {
     return mutex;
 }
 
-void* take_memory(std::size_t bytes) {
-    return bytes < kLarge ? ::operator new(bytes, std::align_val_t{kAlignment}) : cut_piece(bytes);
+void* take_memory(std::size_t bytes, bool lean) {
+    return bytes < kLarge ? ::operator new(bytes, std::align_val_t{kAlignment}) : cut_piece(bytes, lean);
 }
 
 void give_back_memory(void* memory, std::size_t bytes) noexcept {

@@ -7,8 +7,8 @@
 namespace bitstrata {
 
 // Aligned to a cache line, not zeroed; throws std::bad_alloc. Large pieces are there at once, not page by page as they
-// are touched.
-void* take_memory(std::size_t bytes);
+// are touched. A lean one takes no huge page that it does not fill.
+void* take_memory(std::size_t bytes, bool lean);
 
 // `bytes` as they were asked for. The system gets the memory back.
 void give_back_memory(void* memory, std::size_t bytes) noexcept;
