@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <new>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include <pthread.h>
 #endif
 #if defined(__linux__)
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #endif
@@ -65,10 +67,36 @@ void of_pages(unsigned char* piece, std::size_t bytes, bool outwards, Do what) {
     if (first < last) what(reinterpret_cast<void*>(first), last - first);
 }
 
-// Small pages for what would fill the last huge page in part only, if nobody uses that yet.
-void spare_last_page(unsigned char* piece, std::size_t bytes) {
+// Whether the system makes huge pages for those who ask.
+bool has_huge_pages() {
+    static const bool found = [] {
+        char setting[64] = {};  // the one in brackets holds
+        const int file = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
+        if (file < 0) return false;
+        const bool known = read(file, setting, sizeof(setting) - 1) > 0;
+        close(file);
+        return known && std::strstr(setting, "[never]") == nullptr;
+    }();
+    return found;
+}
+
+// Asks for small pages at once, which is quicker than one by one as they are touched.
+void populate([[maybe_unused]] unsigned char* first, [[maybe_unused]] std::size_t bytes) {
+#if defined(MADV_POPULATE_WRITE)
+    of_pages(first, bytes, true, [](void* begin, std::size_t count) {
+        madvise(begin, count, MADV_POPULATE_WRITE);  // an older system refuses, no harm done
+    });
+#endif
+}
+
+// Huge pages come as they are touched, and are then still near. A lean piece gets small ones for what would fill its last
+// huge page in part only, if nobody uses that yet.
+void expect_use(unsigned char* piece, std::size_t bytes, bool lean) {
+    if (!has_huge_pages()) return populate(piece, bytes);
     const auto begin = reinterpret_cast<std::uintptr_t>(piece), last = (begin + bytes) / kHugePage * kHugePage;
-    if (last >= begin && last < begin + bytes) madvise(reinterpret_cast<void*>(last), kHugePage, MADV_NOHUGEPAGE);
+    if (!lean || last < begin || last == begin + bytes) return;
+    madvise(reinterpret_cast<void*>(last), kHugePage, MADV_NOHUGEPAGE);
+    populate(piece + (last - begin), begin + bytes - last);
 }
 
 void* cut_piece(std::size_t bytes, bool lean) {
@@ -90,12 +118,7 @@ void* cut_piece(std::size_t bytes, bool lean) {
         stretch.used += size;
         ++stretch.pieces;
     }
-    if (lean) spare_last_page(piece, size);
-#if defined(MADV_POPULATE_WRITE)
-    of_pages(piece, size, true, [](void* first, std::size_t count) {
-        madvise(first, count, MADV_POPULATE_WRITE);  // an older system refuses, no harm done
-    });
-#endif
+    expect_use(piece, size, lean);
     return piece;
 }
 

@@ -6,8 +6,7 @@
 
 namespace bitstrata {
 
-// Aligned to a cache line, not zeroed; throws std::bad_alloc. Large pieces are there at once, not page by page as they
-// are touched. A lean one takes no huge page that it does not fill.
+// Aligned to a cache line, not zeroed; throws std::bad_alloc. A lean piece takes no huge page that it does not fill.
 void* take_memory(std::size_t bytes, bool lean);
 
 // `bytes` as they were asked for. The system gets the memory back.
