@@ -4,10 +4,10 @@
     python benchmarks/footprint.py
 
 Import time counts everything, NumPy too, from compiled Python files, as an installer leaves them. Loading and the first
-inference (batch 1, one thread) are wall time, median over rounds in which the engines take turns; the files were read
-before, so they come from the system's cache. Peak memory is the most that the process held. Installed size is that of
-the package and all it depends on, less compiled Python; bitstrata's is that of the bare package, which is all that a
-device needs.
+inference (batch 1; one thread, or as many as --threads gives every engine) are wall time, median over rounds in which
+the engines take turns; the files were read before, so they come from the system's cache. Peak memory is the most that
+the process held. Installed size is that of the package and all it depends on, less compiled Python; bitstrata's is that
+of the bare package, which is all that a device needs.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ import {module}
 imported = time.perf_counter()
 sys.path.insert(0, {folder!r})
 import peer_first_run
-peer_first_run.begin({module!r}, {file!r}, {shape!r}, imported - started)
+peer_first_run.begin({module!r}, {file!r}, {shape!r}, {threads!r}, imported - started)
 """
 
 
-def peer_run(module: str, file: Path) -> FirstRun:
-    program = PROGRAM.format(module=module, file=str(file), shape=SHAPE, folder=str(Path(__file__).parent))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+def peer_run(module: str, file: Path, threads: int) -> FirstRun:
+    folder = str(Path(__file__).parent)
+    program = PROGRAM.format(module=module, file=str(file), shape=SHAPE, threads=threads, folder=folder)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
     process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     if process.returncode != 0:
         raise SystemExit(f"{module}, {file.name}: {process.stderr.strip().splitlines()[-1]}")
@@ -109,7 +110,7 @@ def prepare(folder: Path) -> None:
         torch.save(engines.float_net(NET).state_dict(), folder / TORCH_WEIGHTS)
 
 
-def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
+def measure(folder: Path, rounds: int, threads: int) -> list[dict[str, Any]]:
     compileall.compile_dir(Path(bitstrata.__file__).parent, quiet=1)  # an install for development leaves that out
     path = engines.artifact(folder, NET)
     views = describe(Artifact.open(path))["views"]
@@ -118,7 +119,7 @@ def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
         rows[f"bitstrata, {view} bits"] = {
             "installed_bytes": installed_bytes("bitstrata"),
             "model_bytes": found["fetched_bytes"],
-            "run": lambda view=view: first_run(path, view, SHAPE, 1),
+            "run": lambda view=view: first_run(path, view, SHAPE, threads),
         }
     for name, (module, file) in PEERS.items():
         if engines.version(engines.Engine(name, "", (module,))) is None or not (folder / file).exists():
@@ -127,7 +128,7 @@ def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
         rows[name] = {
             "installed_bytes": installed_bytes(module),
             "model_bytes": model_bytes(folder / file),
-            "run": lambda module=module, file=file: peer_run(module, folder / file),
+            "run": lambda module=module, file=file: peer_run(module, folder / file, threads),
         }
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in rows}
     for number in range(rounds + 1):
@@ -149,13 +150,14 @@ def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="processes of each engine (7)")
+    parser.add_argument("--threads", type=int, default=1, help="of every engine, to load and to run (1)")
     parser.add_argument("--work", type=Path, help="where the networks are kept, and found again; default: nowhere")
     parser.add_argument("--json", type=Path, help="write what was measured to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.work or Path(temporary)) / NET
         prepare(folder)
-        rows = measure(folder, arguments.rounds)
+        rows = measure(folder, arguments.rounds, arguments.threads)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows) + "\n", encoding="utf-8")
     print("| engine | import ms | load ms | first run ms | load + first ms | peak MB | installed MB | model MB |")

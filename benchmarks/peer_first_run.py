@@ -13,7 +13,7 @@ import numpy as np
 from peer_engines import Call, open_onnxruntime, open_openvino
 
 
-def begin(module: str, file: str, shape: tuple[int, ...], import_seconds: float) -> None:
+def begin(module: str, file: str, shape: tuple[int, ...], threads: int, import_seconds: float) -> None:
     """Prints the fields of `FirstRun`."""
     imported_bytes = _peak_bytes()
     x = np.resize(np.arange(-2, 2, 0.01, dtype=np.float32), shape)  # as `bitstrata.runtime.first_run` has it
@@ -21,9 +21,9 @@ def begin(module: str, file: str, shape: tuple[int, ...], import_seconds: float)
         import bitstrata.zoo.nets  # noqa: F401 (the network's own code is no part of loading)
     begun = time.perf_counter()
     if module == "torch":
-        call = _open_torch(file)
+        call = _open_torch(file, threads)
     else:
-        call = (open_onnxruntime if module == "onnxruntime" else open_openvino)(Path(file), 1)
+        call = (open_onnxruntime if module == "onnxruntime" else open_openvino)(Path(file), threads)
     loaded = time.perf_counter()
     call(x)
     done = time.perf_counter()
@@ -37,12 +37,12 @@ def begin(module: str, file: str, shape: tuple[int, ...], import_seconds: float)
     print(json.dumps(found))
 
 
-def _open_torch(file: str) -> Call:
+def _open_torch(file: str, threads: int) -> Call:
     import torch
 
     from bitstrata.zoo.nets import resnet18
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     with torch.device("meta"):
         net = resnet18()
     net.load_state_dict(torch.load(file, weights_only=True), assign=True)

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "buffer.h"
+#include "memory.h"
 
 namespace bitstrata {
 
-// Asks the system for all pages of large memory at once, which is quicker than one by one as they are touched.
-void expect_use(void* memory, std::size_t bytes) noexcept;
-
 struct AlignedDelete {
-    void operator()(void* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
+    std::size_t bytes = 0;
+    void operator()(void* memory) const noexcept { give_back_memory(memory, bytes); }
 };
 
 // Memory for plain numbers, aligned to a cache line; its end has slack for vector loads.
@@ -24,11 +23,10 @@ template <typename T>
 class Aligned {
 public:
     Aligned() = default;
-    explicit Aligned(std::size_t count, bool zeroed = true) : count_(count) {
+    explicit Aligned(std::size_t count, bool zeroed = true, bool lean = false) : count_(count) {
         if (count > (std::numeric_limits<std::size_t>::max() - kSlack) / sizeof(T)) throw std::bad_alloc();
         const std::size_t bytes = count * sizeof(T) + kSlack;
-        memory_.reset(static_cast<T*>(::operator new(bytes, std::align_val_t{kAlignment})));
-        expect_use(memory_.get(), bytes);
+        memory_ = {static_cast<T*>(take_memory(bytes, lean)), AlignedDelete{bytes}};
         if (zeroed) std::memset(static_cast<void*>(memory_.get()), 0, bytes);
     }
     T* data() { return memory_.get(); }

@@ -93,6 +93,12 @@ Output output_of(const Buffer& buffer, float inverse_step, int zero_point, int t
     return {buffer, inverse_step, static_cast<float>(-zero_point), static_cast<float>(top - zero_point), zero_point};
 }
 
+// Planes belong to Python until they are prepared.
+class HeldProgram : public Program {
+public:
+    std::vector<Array<std::uint8_t, 1>> planes;
+};
+
 using Results = std::vector<Dense<float>>;
 
 void run(const Plan& plan, const Dense<const float>& x, const Results& results, std::size_t threads,
@@ -165,11 +171,11 @@ void bind_runtime(nb::module_& m) {
             },
             "buffer"_a, "inverse_step"_a, "zero_point"_a, "top"_a);
 
-    nb::class_<Program>(m, "Program")
+    nb::class_<HeldProgram>(m, "Program")
         .def(nb::init<>())
         .def(
             "add_quantised",
-            [](Program& self, const Array<std::int8_t, 4>& codes, Pair stride, Pair dilation, std::size_t groups,
+            [](HeldProgram& self, const Array<std::int8_t, 4>& codes, Pair stride, Pair dilation, std::size_t groups,
                int bits, int source_bits, int zero_point, const Array<float, 1>& scale, const Array<float, 1>& bias) {
                 const Geometry geometry = geometry_of(sizes_of(codes), stride, dilation, groups);
                 const Coding coding = coding_of(geometry, bits, source_bits, zero_point);
@@ -182,7 +188,7 @@ void bind_runtime(nb::module_& m) {
             "scale"_a.noconvert(), "bias"_a.noconvert())
         .def(
             "add_planes",
-            [](Program& self, const std::vector<Array<std::uint8_t, 1>>& planes, Sizes shape, Pair stride,
+            [](HeldProgram& self, const std::vector<Array<std::uint8_t, 1>>& planes, Sizes shape, Pair stride,
                Pair dilation, std::size_t groups, int source_bits, int zero_point, const Array<float, 1>& scale,
                const Array<float, 1>& bias) {
                 const Geometry geometry = geometry_of(shape, stride, dilation, groups);
@@ -195,15 +201,25 @@ void bind_runtime(nb::module_& m) {
                     require(plane.size() == plane_bytes(count), "a plane of another size than the weights");
                     places.push_back(plane.data());
                 }
-                Unlocked unlocked;
-                const Aligned<std::int8_t> codes = unpack_planes(places, count);
-                return self.add_quantised(geometry, coding, codes.data(), scale.data(), bias.data());
+                self.planes.insert(self.planes.end(), planes.begin(), planes.end());
+                return self.add_planes(geometry, coding, std::move(places), scale.data(), bias.data());
             },
             "planes"_a, "shape"_a, "stride"_a, "dilation"_a, "groups"_a, "source_bits"_a, "zero_point"_a,
-            "scale"_a.noconvert(), "bias"_a.noconvert(), "A quantised layer of the leading planes of its codes.")
+            "scale"_a.noconvert(), "bias"_a.noconvert(),
+            "A quantised layer of the leading planes of its codes; `prepare` makes it ready.")
+        .def(
+            "prepare",
+            [](HeldProgram& self, std::size_t threads) {
+                {
+                    Unlocked unlocked;
+                    self.prepare(threads);
+                }
+                self.planes.clear();
+            },
+            "threads"_a, "Prepares all layers of planes, on so many threads.")
         .def(
             "add_float",
-            [](Program& self, const Array<float, 4>& weights, Pair stride, Pair dilation, std::size_t groups,
+            [](HeldProgram& self, const Array<float, 4>& weights, Pair stride, Pair dilation, std::size_t groups,
                const Array<float, 1>& scale, const Array<float, 1>& bias) {
                 const Geometry geometry = geometry_of(sizes_of(weights), stride, dilation, groups);
                 check_table(scale, bias, geometry.outputs);
@@ -213,15 +229,15 @@ void bind_runtime(nb::module_& m) {
             "weights"_a.noconvert(), "stride"_a, "dilation"_a, "groups"_a, "scale"_a.noconvert(), "bias"_a.noconvert())
         .def(
             "add_affine",
-            [](Program& self, const Array<float, 1>& scale, const Array<float, 1>& bias) {
+            [](HeldProgram& self, const Array<float, 1>& scale, const Array<float, 1>& bias) {
                 check_table(scale, bias, scale.size());
                 return self.add_affine(scale.size(), scale.data(), bias.data());
             },
             "scale"_a.noconvert(), "bias"_a.noconvert())
-        .def("kernel", [](const Program& self, std::size_t layer) { return self.layer(layer).kernel; }, "layer"_a)
+        .def("kernel", [](const HeldProgram& self, std::size_t layer) { return self.layer(layer).kernel; }, "layer"_a)
         .def(
             "workspace",
-            [](const Program& self, std::size_t layer, Sizes shape) -> std::size_t {
+            [](const HeldProgram& self, std::size_t layer, Sizes shape) -> std::size_t {
                 const TabledLayer& found = self.layer(layer);
                 return found.layer ? found.layer->workspace({shape[0], shape[1], shape[2], shape[3]}) : 0;
             },
@@ -230,7 +246,7 @@ void bind_runtime(nb::module_& m) {
     nb::class_<Plan>(m, "Plan")
         .def(
             "__init__",
-            [](Plan* self, const Program& program, std::size_t arena_bytes, Sizes input) {
+            [](Plan* self, const HeldProgram& program, std::size_t arena_bytes, Sizes input) {
                 new (self) Plan(program, arena_bytes, {input[0], input[1], input[2], input[3]});
             },
             "program"_a, "arena_bytes"_a, "input"_a, nb::keep_alive<1, 2>())

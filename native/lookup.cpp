@@ -1,6 +1,7 @@
 #include "lookup.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <limits>
 
@@ -25,10 +26,11 @@ bool supported(const Geometry& g, const Coding& coding, const std::int8_t* codes
     if (coding.bits != 2 || g.groups != 1) return false;
     const std::size_t count = g.inputs * g.taps();
     for (std::size_t output = 0; output < g.outputs; ++output) {
-        std::int64_t most = 0, least = 0;
+        std::int32_t most = 0, least = 0;  // a layer whose sums left 32 bits is none
         for (std::size_t index = 0; index < count; ++index) {
-            const int code = codes[output * count + index];
-            (code > 0 ? most : least) += kTop * code;
+            const std::int32_t code = codes[output * count + index];
+            most += kTop * std::max(code, 0);
+            least += kTop * std::min(code, 0);
         }
         if (most > std::numeric_limits<std::int16_t>::max() || least < std::numeric_limits<std::int16_t>::min()) {
             return false;
@@ -75,21 +77,54 @@ private:
     void pack(const Codes& codes, std::size_t block) {
         cuts_.push_back(static_cast<std::uint32_t>(runs_.size()));
         std::uint8_t* step = places_.data() + block * view_.steps * 2 * kLookups;
-        int most[2 * kLookups] = {};
+        std::int16_t most[2 * kLookups] = {};
         std::uint32_t length = 0;
+        const bool words = geometry.inputs % 4 == 0 && (geometry.taps() == 1 || geometry.taps() == 9);
+        if (words) pack_words(codes, block, step);
         for (const Segment& segment : segments_) {
             for (std::size_t element = 0; element < segment.length; element += 4, step += 2 * kLookups) {
-                pack_step(codes, block, segment, element, step);
+                if (!words) pack_step(codes, block, segment, element, step);
                 if (!add(step, most)) {
                     runs_.push_back(length);
                     length = 0;
-                    std::fill(std::begin(most), std::end(most), 0);
+                    std::fill(std::begin(most), std::end(most), std::int16_t{0});
                     add(step, most);
                 }
                 ++length;
             }
         }
         runs_.push_back(length);
+    }
+
+    // All steps of a block, where none has weights of two taps: words of four codes, whose bits are moved together.
+    void pack_words(const Codes& codes, std::size_t block, std::uint8_t* to) const {
+        const std::size_t inputs = geometry.inputs, taps = geometry.taps(), first = block * kLookups;
+        const std::size_t outputs = std::min(kLookups, geometry.outputs - first), apart = kLookups * 4;
+        alignas(64) std::uint8_t words[9][kLookups * 4] = {};
+        for (std::size_t input = 0; input < inputs; input += 4, to += 2 * kLookups) {
+            const std::int8_t* from = codes.codes + (first * inputs + input) * taps;
+            if (taps == 9) {
+                gather_taps(from, inputs * taps, outputs, words[0], apart);
+            } else {
+                for (std::size_t output = 0; output < outputs; ++output) {
+                    std::memcpy(words[0] + output * 4, from + output * inputs, 4);
+                }
+            }
+            for (std::size_t tap = 0; tap < taps; ++tap) {
+                std::uint8_t* step = to + tap * (inputs / 4) * 2 * kLookups;
+                for (std::size_t place = 0; place < kLookups; ++place) {
+                    std::uint32_t word;
+                    std::memcpy(&word, words[tap] + output_of(place) * 4, sizeof(word));
+                    step[place] = bits_of(word);
+                    step[place + kLookups] = bits_of(word >> 1);
+                }
+            }
+        }
+    }
+
+    // The lowest bit of each byte, from the first byte on: a product moves them to the highest byte.
+    static std::uint8_t bits_of(std::uint32_t word) {
+        return static_cast<std::uint8_t>((word & 0x01010101u) * 0x01020408u >> 24);
     }
 
     // Four elements of a segment, or fewer at its end.
@@ -117,11 +152,12 @@ private:
     }
 
     // Adds what a step can add at most to each sum; false where that could leave 8 bits.
-    static bool add(const std::uint8_t* step, int (&most)[2 * kLookups]) {
-        int highest = 0;
+    static bool add(const std::uint8_t* step, std::int16_t (&most)[2 * kLookups]) {
+        std::int16_t highest = 0;
         for (std::size_t place = 0; place < 2 * kLookups; ++place) {
-            const int bits = step[place];
-            most[place] += kTop * ((bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3));
+            const std::int16_t bits = step[place];
+            const int set = (bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3);
+            most[place] = static_cast<std::int16_t>(most[place] + kTop * set);
             highest = std::max(highest, most[place]);
         }
         return highest <= kMostByte;

@@ -1,33 +1,17 @@
 #include "packing.h"
 
-#include <algorithm>
 #include <cstdlib>
+#include <utility>
+
+#include "pair_bounds.h"
 
 namespace bitstrata {
 namespace {
 
-constexpr int kLowest = -32768, kHighest = 32767;
+constexpr int kHighest = 32767;
 
-// The most and the least that a 16-bit sum can be, for each of a block's channels and both halves of a step.
-struct Bounds {
-    std::int64_t most[kLanes][2] = {}, least[kLanes][2] = {};
-
-    // Adds one step of four weights per channel; false where a sum might leave 16 bits.
-    bool add(const std::int8_t* step, int top) {
-        bool fits = true;
-        for (std::size_t lane = 0; lane < kLanes; ++lane) {
-            for (std::size_t element = 0; element < 4; ++element) {
-                const int product = step[lane * 4 + element] * top;
-                auto& side = product > 0 ? most : least;
-                side[lane][element / 2] += product;
-            }
-            for (std::size_t half = 0; half < 2; ++half) {
-                fits = fits && most[lane][half] <= kHighest && least[lane][half] >= kLowest;
-            }
-        }
-        return fits;
-    }
-};
+// Of a block's channels, both halves of a step.
+using Bounds = PairBounds<2 * kLanes>;
 
 }  // namespace
 
@@ -59,9 +43,9 @@ std::int32_t Codes::offset(std::size_t output) const {
 
 bool pairs_fit(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
     if (2 * coding.top() * (1 << (coding.bits - 1)) <= kHighest) return true;  // whatever the weights
-    const Packed<std::int8_t> packed = pack<std::int8_t, 4>(g, codes, [](int code) { return code; });
+    const Packed<std::int8_t> packed = pack<std::int8_t, 4>(g, codes, CodeBytes(coding, false));
     for (std::size_t step = 0; step < packed.weights.size(); step += kLanes * 4) {
-        if (!Bounds{}.add(packed.weights.data() + step, coding.top())) return false;
+        if (!Bounds(coding.top()).add(packed.weights.data() + step)) return false;
     }
     return true;
 }
@@ -84,14 +68,14 @@ void cut_runs(Packed<std::int8_t>& packed, int top) {
     for (Block& block : packed.blocks) {
         const std::int8_t* step = packed.weights.data() + block.weights;
         const std::size_t first_run = cut.size();
-        Bounds bounds;
+        Bounds bounds(top);
         for (std::size_t index = block.first_run; index < block.last_run; ++index) {
             const Run& whole = packed.runs[index];
             Run part{whole.row, whole.column, 0, false};
             for (std::size_t done = 0; done < whole.steps; ++done, step += kLanes * 4) {
-                if (!bounds.add(step, top)) {
-                    bounds = Bounds{};
-                    bounds.add(step, top);
+                if (!bounds.add(step)) {
+                    bounds.clear();
+                    bounds.add(step);
                     if (part.steps > 0) {
                         part.flush = true;
                         cut.push_back(part);

@@ -8,10 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "arena.h"
 #include "layer.h"
+#include "taps_loops.h"
 
 namespace bitstrata {
 
@@ -82,6 +84,59 @@ void pack_segment(const Stored* from, std::size_t taps, std::size_t inputs, std:
     }
 }
 
+// Codes as bytes: as they are, or the odd integers that they stand for, which are codes moved up with ones behind them.
+struct CodeBytes {
+    explicit CodeBytes(const Coding& coding, bool odd)
+        : shift(odd ? coding.dropped() + 1 : 0), ones(odd ? (1 << coding.dropped()) - 1 : 0) {}
+
+    int operator()(int code) const { return code * (1 << shift) + ones; }
+
+    // Of many words at once, in place, modulo 2^8.
+    void convert(std::uint8_t* words, std::size_t count) const {
+        constexpr std::uint32_t kEach = 0x01010101;
+        const std::uint32_t kept = kEach * (0xffu >> shift), added = kEach * static_cast<std::uint32_t>(ones);
+        for (std::size_t index = 0; index < count; ++index) {
+            std::uint32_t word;
+            std::memcpy(&word, words + index * kWord, sizeof(word));
+            word = (word & kept) << shift | added;
+            std::memcpy(words + index * kWord, &word, sizeof(word));
+        }
+    }
+
+    int shift, ones;
+};
+
+constexpr std::size_t kMostTaps = 9;
+
+// The outputs of a block, where no step has weights of two taps: a word of four inputs at a time, and what a step holds
+// for all outputs at once: of one tap or of nine. Lanes without an output weigh nothing.
+inline void pack_words(const std::int8_t* from, std::size_t taps, std::size_t inputs, std::size_t channels,
+                       std::int8_t* to, const CodeBytes& bytes) {
+    constexpr std::size_t kStep = kLanes * kWord;
+    alignas(64) std::uint8_t words[kMostTaps][kStep] = {};
+    for (std::size_t step = 0; step < inputs / kWord; ++step, from += kWord * taps, to += kStep) {
+        if (taps == kMostTaps) {
+            gather_taps(from, inputs * taps, channels, words[0], kStep);
+        } else {
+            for (std::size_t lane = 0; lane < channels; ++lane) {
+                std::memcpy(words[0] + lane * kWord, from + lane * inputs, kWord);
+            }
+        }
+        for (std::size_t tap = 0; tap < taps; ++tap) {
+            bytes.convert(words[tap], channels);
+            std::memcpy(to + tap * (inputs / kWord) * kStep, words[tap], kStep);
+        }
+    }
+}
+
+// The same of floats with one tap, a float at a time.
+inline void pack_single(const float* from, std::size_t inputs, std::size_t channels, float* to) {
+    for (std::size_t input = 0; input < inputs; ++input, ++from, to += kLanes) {
+        for (std::size_t lane = 0; lane < channels; ++lane) to[lane] = from[lane * inputs];
+        for (std::size_t lane = channels; lane < kLanes; ++lane) to[lane] = 0.0f;
+    }
+}
+
 // Packs any layer; its weights lie by output, input of the group, y and x, and convert(weight) is what is packed.
 // K elements to a step.
 template <typename T, std::size_t K, typename Stored, typename Convert>
@@ -92,7 +147,10 @@ Packed<T> pack(const Geometry& g, const Stored* weights, Convert convert) {
     std::size_t steps = 0;
     for (const Segment& segment : packed.segments) steps += (segment.length + K - 1) / K;
     const std::size_t blocks_per_group = (g.group_outputs() + kLanes - 1) / kLanes;
-    packed.weights = Aligned<T>(g.groups * blocks_per_group * steps * kLanes * K);
+    constexpr bool kWords = std::is_same_v<Convert, CodeBytes> && sizeof(T) == 1 && K == kWord;
+    constexpr bool kFloats = std::is_same_v<T, float> && K == 1;
+    const bool whole = (kWords && (taps == 1 || taps == kMostTaps) && group_inputs % kWord == 0) || (kFloats && taps == 1);
+    packed.weights = Aligned<T>(g.groups * blocks_per_group * steps * kLanes * K, !whole);
     packed.offsets = Aligned<std::int32_t>(g.outputs + kLanes);
     std::size_t place = 0;
     for (std::size_t block = 0; block < g.groups * blocks_per_group; ++block) {
@@ -100,13 +158,19 @@ Packed<T> pack(const Geometry& g, const Stored* weights, Convert convert) {
         const std::size_t channel = group * g.group_outputs() + within;
         const std::size_t channels = g.group_outputs() - within < kLanes ? g.group_outputs() - within : kLanes;
         packed.blocks.push_back({channel, channels, group, place, packed.runs.size(), 0});
+        const Stored* of_block = weights + channel * group_inputs * taps;
+        T* to = packed.weights.data() + place;
+        if (whole) {  // segments follow one another tap by tap
+            if constexpr (kWords) pack_words(of_block, taps, group_inputs, channels, to, convert);
+            if constexpr (kFloats) pack_single(of_block, group_inputs, channels, to);
+        }
         for (const Segment& segment : packed.segments) {
             const std::size_t y = segment.row / g.dilation_height;
             const std::size_t first_x = segment.column / (g.dilation_width * g.inputs);
             const std::size_t length = segment.length, count = (length + K - 1) / K;
             packed.runs.push_back({segment.row, segment.column + group * g.group_inputs(), count, false});
-            const Stored* from = weights + channel * group_inputs * taps + y * g.kernel_width + first_x;
-            for (std::size_t lane = 0; lane < channels; ++lane, from += group_inputs * taps) {
+            const Stored* from = of_block + y * g.kernel_width + first_x;
+            for (std::size_t lane = 0; lane < channels && !whole; ++lane, from += group_inputs * taps) {
                 pack_segment<T, K>(from, taps, group_inputs, length, packed.weights.data() + place + lane * K, convert);
             }
             place += count * kLanes * K;

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "select.h"
+
 namespace bitstrata {
 namespace {
 
@@ -19,14 +21,11 @@ std::array<std::uint64_t, 256> spread_bits() {
     return spread;
 }
 
-}  // namespace
-
-Aligned<std::int8_t> unpack_planes(const std::vector<const std::uint8_t*>& planes, std::size_t count) {
+// Byte by byte of the planes.
+void unpack_bytes(const std::vector<const std::uint8_t*>& planes, std::size_t count, std::int8_t* to) {
     static const std::array<std::uint64_t, 256> table = spread_bits();
     const std::uint64_t* spread = table.data();
     const std::size_t bytes = plane_bytes(count), bits = planes.size();
-    Aligned<std::int8_t> codes(bytes * 8, false);
-    std::int8_t* to = codes.data();
     // Eight bytes of zero or one, times what a set bit means in a byte: no product reaches into the next one. The sign
     // fills all bits above its own.
     const auto value = [&](std::size_t plane) -> std::uint64_t {
@@ -48,7 +47,21 @@ Aligned<std::int8_t> unpack_planes(const std::vector<const std::uint8_t*>& plane
             }
         }
     }
-    return codes;
+}
+
+}  // namespace
+
+void unpack_planes(const std::vector<const std::uint8_t*>& planes, std::size_t count, std::int8_t* to) {
+#if defined(BITSTRATA_AVX2)
+    if (uses_avx2()) {  // all but a rest
+        const std::size_t words = count / 32;
+        avx2::unpack_words(planes.data(), planes.size(), words, to);
+        std::vector<const std::uint8_t*> rest = planes;
+        for (const std::uint8_t*& plane : rest) plane += words * 4;
+        return unpack_bytes(rest, count - words * 32, to + words * 32);
+    }
+#endif
+    unpack_bytes(planes, count, to);
 }
 
 }  // namespace bitstrata

@@ -36,6 +36,12 @@ public:
     std::size_t add_float(const Geometry& geometry, const float* weights, const float* scale, const float* bias);
     std::size_t add_affine(std::size_t channels, const float* scale, const float* bias);
 
+    // The same of planes, which must stay where they are until `prepare`.
+    std::size_t add_planes(const Geometry& geometry, const Coding& coding, std::vector<const std::uint8_t*> planes,
+                           const float* scale, const float* bias);
+    // Prepares the layers that were added as planes, on so many threads.
+    void prepare(std::size_t threads);
+
     const TabledLayer& layer(std::size_t number) const;
 
 private:
@@ -43,7 +49,17 @@ private:
     std::size_t add(std::unique_ptr<Layer> layer, std::string kernel, bool quantised, std::size_t channels,
                     const float* scale, const float* bias);
 
+    struct Waiting {
+        std::size_t layer;
+        Geometry geometry;
+        Coding coding;
+        std::vector<const std::uint8_t*> planes;
+
+        std::size_t weights() const { return geometry.outputs * geometry.group_inputs() * geometry.taps(); }
+    };
+
     std::vector<std::unique_ptr<TabledLayer>> layers_;
+    std::vector<Waiting> waiting_;
     FloatStepLoops float_step_;
     mutable Arenas arenas_, scratches_;
 };

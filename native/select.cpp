@@ -82,7 +82,7 @@ template <DirectLoops Loops, bool Cut>
 std::unique_ptr<Layer> prepare_direct(const Geometry& g, const Coding& coding, const std::int8_t* values) {
     const Codes codes{g, coding, values};
     const bool odd = coding.source_bits < 8;
-    auto packed = pack<std::int8_t, 4>(g, values, [coding, odd](int code) { return odd ? coding.odd(code) : code; });
+    auto packed = pack<std::int8_t, 4>(g, values, CodeBytes(coding, odd));
     if (Cut) cut_runs(packed, coding.top());
     set_offsets(packed, codes);
     return std::make_unique<PackedLayer<std::int8_t, Loops>>(g, std::move(packed), odd ? 0 : coding.dropped() + 1,
@@ -296,6 +296,10 @@ FloatStepLoops choose_float_steps() {
 #endif
     return portable::float_step;
 }
+
+#if defined(BITSTRATA_AVX2)
+bool uses_avx2() { return has_avx2() && usable("avx2"); }
+#endif
 
 std::string chosen_isa() {
     std::string best = "portable";

@@ -19,6 +19,11 @@ const QuantisedKernel& choose_quantised(const Geometry& geometry, const Coding& 
 const FloatKernel& choose_float(const Geometry& geometry);
 FloatStepLoops choose_float_steps();
 
+#if defined(BITSTRATA_AVX2)
+// Whether layers get kernels with AVX2 or better now.
+bool uses_avx2();
+#endif
+
 // The instruction set that layers get now, by those names.
 std::string chosen_isa();
 

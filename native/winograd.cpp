@@ -7,7 +7,8 @@
 
 #include "arena.h"
 #include "packing.h"
-#include "winograd_weights.h"
+#include "pair_bounds.h"
+#include "winograd_weights_loops.h"
 
 namespace bitstrata {
 namespace {
@@ -223,10 +224,11 @@ template <class T>
 class WinogradLayer final : public Layer {
 public:
     using Loops = void (*)(const WinogradView&, const Call&, Range, Range) noexcept;
+    using Weights = void (*)(const WeightGroup&) noexcept;
 
     WinogradLayer(const Geometry& g, const Coding& coding, const std::int8_t* codes, bool cuts, bool centred,
-                  Loops loops)
-        : Layer(g), loops_(loops) {
+                  Loops loops, Weights weights)
+        : Layer(g), loops_(loops), transform_(weights) {
         view_.inputs = g.inputs;
         view_.outputs = g.outputs;
         view_.lanes = g.outputs > kLanes ? kMostLanes : kLanes;
@@ -267,12 +269,16 @@ private:
         packed_.offsets = Aligned<std::int32_t>(blocks() * lanes);
         packed_.lifts = Aligned<std::uint32_t>(kPositions);
         for (std::size_t group = 0; group < blocks(); ++group) {
-            lanes == kLanes ? pack_group<kLanes>(range, codes, group) : pack_group<kMostLanes>(range, codes, group);
+            pack_group(range, codes, group);
             for (int position = 0; cuts && position < kPositions; ++position) {
                 packed_.cuts.push_back(static_cast<std::uint32_t>(packed_.runs.size()));
-                RunCutter cutter(range.least[position], range.most[position], lanes);
                 const std::size_t place = group * kPositions + position;
                 const std::int8_t* u = packed_.weights.data() + place * view_.steps * lanes * 4;
+                if (range.least[position] == 0) {
+                    lanes == kLanes ? cut<kLanes>(u, range.most[position]) : cut<kMostLanes>(u, range.most[position]);
+                    continue;
+                }
+                RunCutter cutter(range.least[position], range.most[position], lanes);
                 for (std::size_t step = 0; step < view_.steps; ++step) cutter.add(u + step * lanes * 4);
                 cutter.end(packed_.runs);
             }
@@ -291,19 +297,28 @@ private:
         view_.runs = packed_.runs.data();
     }
 
+    // What RunCutter does, where V is nowhere negative.
     template <std::size_t Lanes>
+    void cut(const std::int8_t* u, int most) {
+        PairBounds<2 * Lanes> bounds(most);
+        std::uint32_t length = 0;
+        for (std::size_t step = 0; step < view_.steps; ++step, u += Lanes * 4, ++length) {
+            if (bounds.add(u)) continue;
+            packed_.runs.push_back(length);
+            length = 0;
+            bounds.clear();
+            bounds.add(u);
+        }
+        packed_.runs.push_back(length);
+    }
+
     void pack_group(const CodeRange<T>& range, const std::int8_t* codes, std::size_t group) {
-        PackedTransform<T, Lanes> transform(geometry, codes, group * Lanes);
-        const std::size_t apart = view_.steps * Lanes * 4;
-        std::int8_t* to = packed_.weights.data() + group * kPositions * apart;
-        for (std::size_t step = 0; step < view_.steps; ++step) transform.step(step * 4, to + step * Lanes * 4, apart);
-        std::int32_t sums[kPositions][Lanes];
-        transform.sums(sums);
-        std::int32_t* start = packed_.starts.data() + group * kPositions * Lanes;
+        const std::size_t lanes = view_.lanes, apart = view_.steps * lanes * 4, channel = group * lanes;
+        std::int32_t* start = packed_.starts.data() + group * kPositions * lanes;
+        transform_({codes + channel * geometry.inputs * 9, geometry.inputs, std::min(lanes, geometry.outputs - channel),
+                    lanes, packed_.weights.data() + group * kPositions * apart, apart, start});
         for (int position = 0; position < kPositions; ++position) {
-            for (std::size_t lane = 0; lane < Lanes; ++lane) {
-                *start++ = -range.lift[position] * sums[position][lane];
-            }
+            for (std::size_t lane = 0; lane < lanes; ++lane) *start++ *= -range.lift[position];
         }
     }
 
@@ -321,14 +336,21 @@ private:
     }
 
     Loops loops_;
+    Weights transform_;
     PackedWinograd packed_;
     WinogradView view_{};
     std::size_t most_tiles_ = 0, scratch_ = 0;
 };
 
-template <class T, bool Pairs, typename WinogradLayer<T>::Loops Loops, bool Centred = false>
+template <class T>
+void plain_weights(const WeightGroup& group) noexcept {
+    transform_weights<T>(group);
+}
+
+template <class T, bool Pairs, typename WinogradLayer<T>::Loops Loops, bool Centred = false,
+          typename WinogradLayer<T>::Weights Weights = plain_weights<T>>
 std::unique_ptr<Layer> prepare(const Geometry& g, const Coding& coding, const std::int8_t* codes) {
-    return std::make_unique<WinogradLayer<T>>(g, coding, codes, Pairs, Centred, Loops);
+    return std::make_unique<WinogradLayer<T>>(g, coding, codes, Pairs, Centred, Loops, Weights);
 }
 
 // Larger tiles save products but have more transformed weights, which must come from a near cache to pay. Kernels are
@@ -349,11 +371,11 @@ constexpr std::size_t kKilobyte = 1024, kAny = static_cast<std::size_t>(-1);
 #if defined(BITSTRATA_AVX2)
 std::vector<QuantisedKernel> avx2_winograd_kernels() {
     return {
-        {"avx2.winograd3", "avx2", certified<Tile3, true>, prepare<Tile3, true, avx2::winograd3>,
+        {"avx2.winograd3", "avx2", certified<Tile3, true>, prepare<Tile3, true, avx2::winograd3, false, avx2::winograd_weights3>,
          worthwhile<Tile3, 17, 2048 * kKilobyte>},
-        {"avx2.winograd4", "avx2", certified<Tile4, true>, prepare<Tile4, true, avx2::winograd4>,
+        {"avx2.winograd4", "avx2", certified<Tile4, true>, prepare<Tile4, true, avx2::winograd4, false, avx2::winograd_weights4>,
          worthwhile<Tile4, 17, 1024 * kKilobyte>},
-        {"avx2.winograd2", "avx2", certified<Tile2, true>, prepare<Tile2, true, avx2::winograd2>,
+        {"avx2.winograd2", "avx2", certified<Tile2, true>, prepare<Tile2, true, avx2::winograd2, false, avx2::winograd_weights2>,
          worthwhile<Tile2, 17, kAny>},
     };
 }
@@ -363,11 +385,11 @@ std::vector<QuantisedKernel> avx2_winograd_kernels() {
 // Products are cheap here beside what else there is to do, so smaller tiles win sooner.
 std::vector<QuantisedKernel> avx512_winograd_kernels() {
     return {
-        {"avx512.winograd3", "avx512", certified<Tile3, false>, prepare<Tile3, false, avx512::winograd3>,
+        {"avx512.winograd3", "avx512", certified<Tile3, false>, prepare<Tile3, false, avx512::winograd3, false, avx512::winograd_weights3>,
          worthwhile<Tile3, 41, 512 * kKilobyte>},
-        {"avx512.winograd4", "avx512", certified<Tile4, false>, prepare<Tile4, false, avx512::winograd4>,
+        {"avx512.winograd4", "avx512", certified<Tile4, false>, prepare<Tile4, false, avx512::winograd4, false, avx512::winograd_weights4>,
          worthwhile<Tile4, 41, 256 * kKilobyte>},
-        {"avx512.winograd2", "avx512", certified<Tile2, false>, prepare<Tile2, false, avx512::winograd2>,
+        {"avx512.winograd2", "avx512", certified<Tile2, false>, prepare<Tile2, false, avx512::winograd2, false, avx512::winograd_weights2>,
          worthwhile<Tile2, 41, kAny>},
     };
 }

@@ -76,6 +76,16 @@ struct WinogradView {
     std::size_t window_sums, results;
 };
 
+// The weights of a group, to be transformed: its outputs' codes, at most as many as it has lanes, where its first
+// position goes, how many bytes further the next one goes, and where the sums over all inputs go, by position and lane.
+struct WeightGroup {
+    const std::int8_t* codes;
+    std::size_t inputs, outputs, lanes;
+    std::int8_t* to;
+    std::size_t apart;
+    std::int32_t* sums;
+};
+
 // The Winograd kernels of an instruction set, in the order in which they are tried.
 std::vector<QuantisedKernel> avx2_winograd_kernels();
 std::vector<QuantisedKernel> avx512_winograd_kernels();
@@ -87,11 +97,17 @@ namespace avx2 {
 void winograd2(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
 void winograd3(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
 void winograd4(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
+void winograd_weights2(const WeightGroup& group) noexcept;
+void winograd_weights3(const WeightGroup& group) noexcept;
+void winograd_weights4(const WeightGroup& group) noexcept;
 }  // namespace avx2
 namespace avx512 {
 void winograd2(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
 void winograd3(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
 void winograd4(const WinogradView& layer, const Call& call, Range tiles, Range groups) noexcept;
+void winograd_weights2(const WeightGroup& group) noexcept;
+void winograd_weights3(const WeightGroup& group) noexcept;
+void winograd_weights4(const WeightGroup& group) noexcept;
 }  // namespace avx512
 #endif
 

@@ -95,7 +95,9 @@ class Program:
         scale: NDArray[Any],
         bias: NDArray[Any],
     ) -> int:
-        """A quantised layer of the leading planes of its codes."""
+        """A quantised layer of the leading planes of its codes; `prepare` makes it ready."""
+    def prepare(self, threads: int) -> None:
+        """Prepares all layers of planes, on so many threads."""
     def add_float(
         self,
         weights: NDArray[Any],

@@ -13,7 +13,7 @@ from pathlib import Path
 from bitstrata.atomic import sync_directory, write_atomically
 from bitstrata.device.home import Home
 from bitstrata.errors import MissingFile, NoSpace, NotARegularFile, WrongHash, WrongSize
-from bitstrata.format.files import read_verified
+from bitstrata.format.files import Content, read_verified
 from bitstrata.format.manifest import sha256
 
 #: Bytes that must stay free on the disk: for records, and for whoever else writes.
@@ -36,7 +36,7 @@ class Blobs:
             return False
         return stat.S_ISREG(status.st_mode) and status.st_size == size
 
-    def read(self, digest: str, size: int) -> bytes:
+    def read(self, digest: str, size: int) -> Content:
         """Its bytes, hashed in memory: those very bytes are used."""
         return read_verified(self.home.blobs, digest, size, digest)
 

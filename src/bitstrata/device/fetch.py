@@ -19,7 +19,7 @@ from bitstrata.format.release import Release
 def fetch_manifest(source: Source, release: Release, blobs: Blobs) -> Manifest:
     """The manifest of a release, checked, and kept."""
     if not blobs.check({release.manifest: release.manifest_size}):
-        content = blobs.read(release.manifest, release.manifest_size)
+        content = bytes(blobs.read(release.manifest, release.manifest_size))
     else:
         path = published.manifest(release.manifest)
         content = download_small(source, path, release.manifest_size)

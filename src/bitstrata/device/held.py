@@ -5,6 +5,7 @@ from __future__ import annotations
 from bitstrata.device.blobs import Blobs
 from bitstrata.errors import BadArtifact, MissingFile, WrongModel
 from bitstrata.format.artifact import Artifact, Segments, check_segment
+from bitstrata.format.files import Content
 from bitstrata.format.manifest import Manifest, check_manifest, decode_manifest
 from bitstrata.format.release import Release
 
@@ -21,7 +22,7 @@ class HeldArtifact(Artifact):
         self.release = release
         self.held_name = name
 
-    def _read(self, file: str, size: int, digest: str) -> bytes:
+    def _read(self, file: str, size: int, digest: str) -> Content:
         try:
             return self.blobs.read(digest, size)
         except MissingFile:

@@ -139,7 +139,7 @@ class Store:
                 _check_record(record)
             release = record.release
             try:
-                content = self.blobs.read(release.manifest, release.manifest_size)
+                content = bytes(self.blobs.read(release.manifest, release.manifest_size))
             except MissingFile:
                 now = self.records.of(name)
                 if now == record:
@@ -288,7 +288,7 @@ class Store:
         record = self.records.of(name)
         release = record.release
         try:
-            manifest = decode_manifest(self.blobs.read(release.manifest, release.manifest_size))
+            manifest = decode_manifest(bytes(self.blobs.read(release.manifest, release.manifest_size)))
         except BitstrataError as error:
             raise MissingFile(f"{error}. `bitstrata pull {name}` fetches it again") from None
         check_manifest(manifest)

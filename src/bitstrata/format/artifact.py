@@ -11,7 +11,7 @@ import numpy as np
 from bitstrata.codes import Codes
 from bitstrata.errors import BadTable, ManifestTooLarge, MissingFile, NotAnArtifact, UnknownWidth, WrongSize
 from bitstrata.format import layout
-from bitstrata.format.files import read_bounded, read_verified
+from bitstrata.format.files import Content, read_bounded, read_verified
 from bitstrata.format.input_description import InputDescription
 from bitstrata.format.manifest import Manifest, check_manifest, decode_manifest
 from bitstrata.format.planes import PackedCodes, check_padding, check_plane_padding, split_segment
@@ -118,7 +118,7 @@ class Artifact:
     def floats(self) -> dict[str, Floats]:
         """The float weights that all views share."""
         segments = self._stratum(0)
-        return {weight.name: _floats(weight, segments[weight.name]) for weight in layout.float_weights(self.graph)}
+        return {weight.name: _widened(weight, segments[weight.name]) for weight in layout.float_weights(self.graph)}
 
     def _stratum(self, index: int) -> Segments:
         with self._lock:
@@ -131,11 +131,11 @@ class Artifact:
         content = self._read(stratum.file, stratum.size, stratum.sha256)
         return decode_stratum(self.manifest, index, content)
 
-    def _read(self, file: str, size: int, digest: str) -> bytes:
+    def _read(self, file: str, size: int, digest: str) -> Content:
         return read_verified(self.folder, file, size, digest)
 
 
-def decode_stratum(manifest: Manifest, index: int, content: bytes) -> Segments:
+def decode_stratum(manifest: Manifest, index: int, content: Content) -> Segments:
     """The segments of a stratum's bytes, by weight, with their padding checked."""
     file, graph = manifest.strata[index].file, manifest.graph
     segments = decode_expected(content, file, layout.stratum_tensors(graph, manifest.widths, index))
@@ -156,7 +156,7 @@ def check_segment(manifest: Manifest, index: int, weight: Weight, segment: memor
         _floats(weight, segment)
 
 
-def decode_view(manifest: Manifest, shapes: Mapping[str, Shape], name: str, content: bytes) -> View:
+def decode_view(manifest: Manifest, shapes: Mapping[str, Shape], name: str, content: Content) -> View:
     """The view that a view file's bytes hold, checked against the graph."""
     entry, graph = manifest.view(name), manifest.graph
     tensors = decode_expected(content, entry.file, layout.view_tensors(graph, shapes))
@@ -179,9 +179,15 @@ def decode_view(manifest: Manifest, shapes: Mapping[str, Shape], name: str, cont
 
 
 def _floats(weight: Weight, data: memoryview) -> Floats:
-    """A float weight in its logical shape, widened to float32."""
+    """A float weight, checked."""
+    values = _widened(weight, data)
+    check_floats(weight.name, values, weight.shape)
+    return values
+
+
+def _widened(weight: Weight, data: memoryview) -> Floats:
+    """A float weight in its logical shape, widened to float32; a segment was checked when it was read."""
     values = as_array(data, layout.FLOAT_TYPES[weight.store])[: weight.count].reshape(weight.shape)
     wide: Floats = values.astype(np.float32, copy=False)
     wide.flags.writeable = False
-    check_floats(weight.name, wide, weight.shape)
     return wide

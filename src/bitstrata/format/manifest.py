@@ -167,11 +167,11 @@ def check_manifest(manifest: Manifest) -> dict[str, Shape]:
     return shapes
 
 
-def sha256(content: bytes) -> str:
+def sha256(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def segment_digest(content: bytes, offset: int, size: int) -> bytes:
+def segment_digest(content: bytes | memoryview, offset: int, size: int) -> bytes:
     """The sha256 of a part of a file, as a segment holds it."""
     return hashlib.sha256(memoryview(content)[offset : offset + size]).digest()
 

@@ -99,7 +99,7 @@ def encode_tensors(tensors: Sequence[tuple[Tensor, bytes]]) -> bytes:
     return b"".join([layout.header, *(data for _, data in tensors)])
 
 
-def decode_tensors(content: bytes, file: str) -> dict[str, tuple[Tensor, memoryview]]:
+def decode_tensors(content: bytes | memoryview, file: str) -> dict[str, tuple[Tensor, memoryview]]:
     """The tensors of a file, by name; the data are windows on `content`. Raises on anything out of the ordinary."""
     entries, start = _decode_header(content, file)
     data = memoryview(content)[start:]
@@ -128,7 +128,7 @@ def decode_tensors(content: bytes, file: str) -> dict[str, tuple[Tensor, memoryv
     return found
 
 
-def decode_expected(content: bytes, file: str, expected: Sequence[Tensor]) -> dict[str, memoryview]:
+def decode_expected(content: bytes | memoryview, file: str, expected: Sequence[Tensor]) -> dict[str, memoryview]:
     """As above, for a file that must hold exactly these tensors, in this order."""
     found = decode_tensors(content, file)
     if [tensor for tensor, _ in found.values()] != list(expected):
@@ -162,7 +162,7 @@ def _encode_header(entries: dict[str, _Entry]) -> bytes:
     return len(header).to_bytes(_LENGTH_BYTES, "little") + header
 
 
-def _decode_header(content: bytes, file: str) -> tuple[dict[str, _Entry], int]:
+def _decode_header(content: bytes | memoryview, file: str) -> tuple[dict[str, _Entry], int]:
     """What the header says, and where the data start."""
     if len(content) < _LENGTH_BYTES:
         raise BadHeader(f"{file} has {len(content)} bytes, too few for a header")
@@ -170,7 +170,7 @@ def _decode_header(content: bytes, file: str) -> tuple[dict[str, _Entry], int]:
     start = _LENGTH_BYTES + length
     if length > MAX_HEADER_BYTES or start > len(content):
         raise HeaderTooLarge(f"{file}: a header of {length} bytes is over the limit or over the end of the file")
-    header = content[_LENGTH_BYTES:start]
+    header = bytes(content[_LENGTH_BYTES:start])
     if not header.startswith(b"{"):
         raise BadHeader(f"{file}: the header does not start with {{")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -101,5 +102,7 @@ def check_view(view: View, graph: Graph, widths: tuple[int, ...], shapes: Mappin
 def check_floats(name: str, values: Floats, shape: Shape) -> None:
     if values.shape != shape:
         raise BadTable(f"float weight {name!r} has the shape {values.shape}, and the graph says {shape}")
-    if not np.isfinite(values).all():
+    with np.errstate(invalid="ignore"):
+        extremes = (values.min(), values.max()) if values.size else ()  # of which a NaN is both; no memory is taken
+    if not all(map(math.isfinite, extremes)):
         raise BadTable(f"float weight {name!r} is not finite")

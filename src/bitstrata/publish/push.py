@@ -92,7 +92,7 @@ def push(
         if destination.size(path) == entry.size:
             writing.shared[path] = entry.size
         else:
-            writing.replace(path, read_verified(Path(artifact), entry.file, entry.size, entry.sha256))
+            writing.replace(path, bytes(read_verified(Path(artifact), entry.file, entry.size, entry.sha256)))
     path = published.manifest(release.manifest)
     if destination.size(path) != release.manifest_size:
         writing.replace(path, content)

@@ -78,6 +78,7 @@ class NativeSession:
         self._plan = plan(graph, view)
         self._program = _native.Program()
         self._layers = [self._add_layer(step.node, weights, {**floats, **view.own}) for step in self._plan.steps]
+        self._program.prepare(self.threads)
         # Replaced as a whole, never changed: threads need no lock, and a fork can find none locked.
         self._bound: dict[Shape, BoundPlan] = {}
 

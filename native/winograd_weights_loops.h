@@ -4,15 +4,16 @@
 // instruction set holds sixteen of them, and nothing is put into another order afterwards.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
-#include "layer.h"
+#include "taps_loops.h"
+#include "winograd.h"
 
 namespace bitstrata {
+namespace {
 
 template <class T, std::size_t Lanes>
 class PackedTransform {
@@ -20,9 +21,8 @@ public:
     static constexpr std::size_t kBytes = Lanes * 4;  // one position of a step: four elements of every output
     static constexpr int kPositions = T::kPoints * T::kPoints;
 
-    // For the outputs of one group, from `channel` on.
-    PackedTransform(const Geometry& g, const std::int8_t* codes, std::size_t channel)
-        : inputs_(g.inputs), lanes_(std::min(Lanes, g.outputs - channel)), codes_(codes + channel * g.inputs * 9) {}
+    explicit PackedTransform(const WeightGroup& group)
+        : inputs_(group.inputs), lanes_(group.outputs), codes_(group.codes) {}
 
     // Writes the step that starts with the given input, its positions so many bytes apart. Steps come in their order.
     void step(std::size_t input, std::int8_t* to, std::size_t apart) {
@@ -32,7 +32,7 @@ public:
     }
 
     // By position and output: the sums over all inputs, which are the transform of the weights' sums.
-    void sums(std::int32_t (&to)[kPositions][Lanes]) {
+    void sums(std::int32_t* to) {
         flush();
         for (int position = 0; position < kPositions; ++position) {
             const auto& down = T::kWeights[position / T::kPoints];
@@ -40,7 +40,7 @@ public:
             for (std::size_t lane = 0; lane < Lanes; ++lane) {
                 std::int32_t sum = 0;
                 for (int tap = 0; tap < 9; ++tap) sum += down[tap / 3] * across[tap % 3] * sums_[tap][lane];
-                to[position][lane] = sum;
+                to[position * Lanes + lane] = sum;
             }
         }
     }
@@ -48,42 +48,16 @@ public:
 private:
     using Bytes = std::uint8_t[kBytes];
 
-    // Four inputs of every output, nine taps each, to one word per tap. Words are built on little-endian machines only,
-    // as all are that have Winograd kernels.
+    // Four inputs of every output, nine taps each, to one word per tap.
     void gather(std::size_t input) {
-        const std::size_t elements = std::min<std::size_t>(4, inputs_ - input);
+        const std::size_t elements = inputs_ - input < 4 ? inputs_ - input : 4;
+        const std::int8_t* from = codes_ + input * 9;
+        if (elements == 4) return gather_taps(from, inputs_ * 9, lanes_, weights_[0], kBytes);
         for (std::size_t lane = 0; lane < lanes_; ++lane) {
-            const std::int8_t* from = codes_ + (lane * inputs_ + input) * 9;
             std::int8_t padded[36] = {};
-            if (elements < 4) {
-                std::memcpy(padded, from, elements * 9);
-                from = padded;
-            }
-            std::uint64_t row[4], pairs[2][2];
-            for (int element = 0; element < 4; ++element) std::memcpy(&row[element], from + element * 9, 8);
-            constexpr std::uint64_t kBytesMask = 0x00ff00ff00ff00ff, kPairsMask = 0x0000ffff0000ffff;
-            for (int half = 0; half < 2; ++half) {  // of the step: even taps, then odd ones
-                const std::uint64_t one = row[half * 2], other = row[half * 2 + 1];
-                pairs[0][half] = (one & kBytesMask) | (other & kBytesMask) << 8;
-                pairs[1][half] = (one >> 8 & kBytesMask) | (other & ~kBytesMask);
-            }
-            for (int odd = 0; odd < 2; ++odd) {
-                const std::uint64_t low = (pairs[odd][0] & kPairsMask) | (pairs[odd][1] & kPairsMask) << 16;
-                const std::uint64_t high = (pairs[odd][0] >> 16 & kPairsMask) | (pairs[odd][1] & ~kPairsMask);
-                put(odd, lane, low);
-                put(odd + 4, lane, low >> 32);
-                put(odd + 2, lane, high);
-                put(odd + 6, lane, high >> 32);
-            }
-            for (int element = 0; element < 4; ++element) {
-                weights_[8][lane * 4 + element] = static_cast<std::uint8_t>(from[element * 9 + 8]);
-            }
+            std::memcpy(padded, from + lane * inputs_ * 9, elements * 9);
+            gather_taps_of_one(padded, weights_[0] + lane * 4, kBytes);
         }
-    }
-
-    void put(int tap, std::size_t lane, std::uint64_t value) {
-        const auto word = static_cast<std::uint32_t>(value);
-        std::memcpy(weights_[tap] + lane * 4, &word, sizeof(word));
     }
 
     // Adds the weights up, two of them to a short sum.
@@ -149,4 +123,18 @@ private:
     int counted_ = 0;
 };
 
+template <class T, std::size_t Lanes>
+void transform_lanes(const WeightGroup& group) {
+    PackedTransform<T, Lanes> transform(group);
+    std::int8_t* to = group.to;
+    for (std::size_t input = 0; input < group.inputs; input += 4, to += Lanes * 4) transform.step(input, to, group.apart);
+    transform.sums(group.sums);
+}
+
+template <class T>
+void transform_weights(const WeightGroup& group) {
+    group.lanes == kLanes ? transform_lanes<T, kLanes>(group) : transform_lanes<T, 2 * kLanes>(group);
+}
+
+}  // namespace
 }  // namespace bitstrata
