@@ -118,12 +118,16 @@ def test_co_training_that_stopped() -> None:
     assert verdict(3, stopped) == "holds"
 
 
+def test_a_part_of_a_known_data_set_has_its_classes() -> None:
+    part = "cifar10, 7,500 training images"
+    learned = runs("co-training", (60.0, 61.0, 62.0), (60.0, 61.0, 62.0), (60.0, 61.0, 62.0), data=part)
+    assert verdict(3, learned) == "does not hold"
+
+
 def test_co_training_with_unknown_classes() -> None:
     unknown = runs("co-training", (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), data="folder:/data/flowers")
     assert verdict(3, unknown) == "cannot be told"
-    known = runs(
-        "co-training", (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), data="folder:/data/flowers", settings={"classes": 102}
-    )
+    known = runs("co-training", (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), data="folder:/data/flowers", classes=102)
     assert verdict(3, known) == "holds"
 
 

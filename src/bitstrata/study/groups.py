@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -45,10 +46,10 @@ class Group:
         """The top-1 of guessing, in per cent, where the number of classes is known."""
         for runs in self.runs.values():
             for record in runs.values():
-                classes = record.settings.get("classes")
-                if isinstance(classes, int) and classes > 0:
-                    return 100 / classes
-        known = _CLASSES.get(self.data.partition(":")[0].partition("?")[0])
+                if record.classes > 0:
+                    return 100 / record.classes
+        kind = re.match(r"[a-z0-9-]*", self.data)  # of "cifar10, 7,500 training images"
+        known = _CLASSES.get(kind[0]) if kind is not None else None
         return None if known is None else 100 / known
 
 

@@ -59,6 +59,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     seed: int
     net: str
     data: str
+    classes: int = 0
+    """Of the data; 0 where it was not noted."""
     settings: dict[str, Any]
     """Everything that the result depends on; a run is done when a record has its method, seed and settings."""
     status: Literal["trained", "diverged"]

@@ -184,6 +184,7 @@ def run_task(task: Task) -> RunRecord:
         seed=task.seed,
         net=task.entry.net,
         data=_described(task),
+        classes=len(data.input.labels),
         settings=task.settings(),
         **{"status": "trained", **fields},
         seconds=round(time.monotonic() - started, 1),
