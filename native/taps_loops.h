@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -14,31 +13,10 @@ namespace {
 
 constexpr std::size_t kWord = 4;
 
-// Four inputs of one output to one word per tap, the words so many bytes apart. Words are built on little-endian
-// machines only, as all are that have kernels on bytes.
+// Four inputs of one output to one word per tap, the words so many bytes apart.
 inline void gather_taps_of_one(const std::int8_t* from, std::uint8_t* to, std::size_t apart) {
-    const auto put = [&](std::size_t tap, std::uint64_t value) {
-        const auto word = static_cast<std::uint32_t>(value);
-        std::memcpy(to + tap * apart, &word, sizeof(word));
-    };
-    std::uint64_t row[4], pairs[2][2];
-    for (int element = 0; element < 4; ++element) std::memcpy(&row[element], from + element * 9, 8);
-    constexpr std::uint64_t kBytesMask = 0x00ff00ff00ff00ff, kPairsMask = 0x0000ffff0000ffff;
-    for (int half = 0; half < 2; ++half) {  // of the word: even taps, then odd ones
-        const std::uint64_t one = row[half * 2], other = row[half * 2 + 1];
-        pairs[0][half] = (one & kBytesMask) | (other & kBytesMask) << 8;
-        pairs[1][half] = (one >> 8 & kBytesMask) | (other & ~kBytesMask);
-    }
-    for (std::size_t odd = 0; odd < 2; ++odd) {
-        const std::uint64_t low = (pairs[odd][0] & kPairsMask) | (pairs[odd][1] & kPairsMask) << 16;
-        const std::uint64_t high = (pairs[odd][0] >> 16 & kPairsMask) | (pairs[odd][1] & ~kPairsMask);
-        put(odd, low);
-        put(odd + 4, low >> 32);
-        put(odd + 2, high);
-        put(odd + 6, high >> 32);
-    }
-    for (std::size_t element = 0; element < 4; ++element) {
-        to[8 * apart + element] = static_cast<std::uint8_t>(from[element * 9 + 8]);
+    for (std::size_t tap = 0; tap < 9; ++tap, to += apart) {
+        for (std::size_t input = 0; input < kWord; ++input) to[input] = static_cast<std::uint8_t>(from[input * 9 + tap]);
     }
 }
 
