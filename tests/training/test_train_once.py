@@ -1,5 +1,6 @@
 """`train_once` and `load_net`: the phases of the job, stopping between them, and networks back from checkpoints."""
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def test_a_finished_float_phase_is_read_back(data: Data, tmp_path: Path, monkeyp
     # The package has a function of the module's name.
     module = sys.modules[train_once.__module__]
 
+    @functools.wraps(module.stratify)  # its options are read from its signature
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
