@@ -19,8 +19,9 @@ from bitstrata.zoo.recipes import RECIPES
 
 KINDS = ["pact", "lq-nets", "dsq", "qil", "lqw", "diffq", "adabits"]
 DEDICATED = [kind for kind in KINDS if kind != "adabits"]
-SETTINGS: list[tuple[str, tuple[int, ...]]] = [(kind, (bits,)) for kind in KINDS for bits in (2, 4)]
+SETTINGS: list[Any] = [(kind, (2,)) for kind in KINDS]
 SETTINGS.append(("adabits", (2, 4)))
+SETTINGS += [pytest.param(kind, (4,), marks=pytest.mark.long) for kind in KINDS]
 
 
 @pytest.fixture(autouse=True)

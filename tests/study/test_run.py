@@ -124,6 +124,7 @@ def test_a_float_network_that_is_missing_is_trained_again(tmp_path: Path) -> Non
     assert run_task(elsewhere[1]).accuracy == first.accuracy
 
 
+@pytest.mark.long
 def test_what_is_done_is_skipped_and_failures_do_not_stop_the_rest(tmp_path: Path) -> None:
     methods = 'joint = { use = "joint" }\npact = { use = "joint", stratify = { quantizer = "pact" } }\n'
     study = the_study(tmp_path, methods, HEAD.replace("[0, 1]", "[0]"))
@@ -154,6 +155,13 @@ def test_the_verb_writes_results_and_report(tmp_path: Path, capsys: pytest.Captu
     assert printed["studies"][0]["runs"] == 2
     report = tmp_path / "results" / "small" / "report.md"
     assert "joint" in report.read_text(encoding="utf-8")
+    report.unlink()
+    # What is done is not done again.
+    runs = (tmp_path / "results" / "small" / "runs.jsonl").read_bytes()
+    assert main(["study", str(file), *where]) == 0
+    assert "2 of 2 runs are done" in capsys.readouterr().err
+    assert (tmp_path / "results" / "small" / "runs.jsonl").read_bytes() == runs
+    assert report.exists()
     report.unlink()
     assert main(["study", str(file), *where, "--report-only"]) == 0
     assert report.exists()
