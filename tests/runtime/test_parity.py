@@ -112,7 +112,17 @@ def same_in_every_kernel(
         same_in_every_kernel(reference, node, full, reference.accumulate(node, full), extremes=False)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "regnet", "densenet", "efficientnet"])
+#: All their kinds of layers are in the smaller ones too.
+LARGE = ("resnet50", "vgg16_bn")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in NAMES),
+        *("regnet", "densenet", "efficientnet"),
+    ],
+)
 def test_layer_by_layer(name: str) -> None:
     model, shape = model_of(name)
     net = prepared(model, shape)
