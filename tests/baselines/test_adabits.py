@@ -1,5 +1,7 @@
 """AdaBits against its formulas, written in NumPy."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -52,14 +54,19 @@ def test_the_gradient_of_weights_is_that_of_the_normalisation(bits: int) -> None
     np.testing.assert_allclose(found, expected / centred.std() / np.sqrt(5 * 9), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("bits", WIDTHS)
-def test_inputs_and_the_calibrated_gradient(bits: int) -> None:
-    net = layer_net("adabits", *WIDTHS)
-    x = torch.relu(torch.randn(4, 6, 5, 5)).requires_grad_()
-    quantiser = calibrated(net, bits, x)
+def clipping(bits: int, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+    """A calibrated input quantiser whose clipping level lies within the values."""
+    quantiser = calibrated(layer_net("adabits", *WIDTHS), bits, x)
     clip = getattr(quantiser, f"clip_{bits}")
     with torch.no_grad():
         clip.fill_(1.1)
+    return quantiser, clip
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_inputs_and_the_calibrated_gradient(bits: int) -> None:
+    x = torch.relu(torch.randn(4, 6, 5, 5)).requires_grad_()
+    quantiser, clip = clipping(bits, x)
     out, seed = quantiser(x), torch.randn(4, 6, 5, 5)
     x_gradient, clip_gradient = gradients(out, seed, x, clip)
     top, a, v, g = 2**bits - 1, double(clip), double(x), double(seed)
@@ -72,12 +79,8 @@ def test_inputs_and_the_calibrated_gradient(bits: int) -> None:
 
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_signed_inputs_have_a_double_sided_form(bits: int) -> None:
-    net = layer_net("adabits", *WIDTHS)
     x = torch.randn(4, 6, 5, 5).requires_grad_()
-    quantiser = calibrated(net, bits, x)
-    clip = getattr(quantiser, f"clip_{bits}")
-    with torch.no_grad():
-        clip.fill_(1.1)
+    quantiser, clip = clipping(bits, x)
     out, seed = quantiser(x), torch.randn(4, 6, 5, 5)
     x_gradient, clip_gradient = gradients(out, seed, x, clip)
     top, a, v, g = 2**bits - 1, double(clip), double(x), double(seed)

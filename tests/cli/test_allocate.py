@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from trained_run import train_and_pack
 
 from bitstrata.allocation import allocate, mixed_network
 from bitstrata.cli.main import main
@@ -17,13 +18,7 @@ from bitstrata.training import load_checkpoint, load_net
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    threads = torch.get_num_threads()
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    flags = ["--limit", "256", "--batch-size", "32", "--epochs", "1", "--float-epochs", "2", "--norm-batches", "2"]
-    assert main(["train", *flags, "--out", str(folder)]) == 0
-    torch.set_num_threads(threads)
-    assert main(["pack", str(folder), str(folder / "digits.strata")]) == 0
-    return folder
+    return train_and_pack(tmp_path_factory)
 
 
 @pytest.fixture

@@ -78,4 +78,5 @@ class AdaBitsInput(LearnedClip):
         return 1 << (bits - 1)
 
 
-QUANTIZER = Quantizer("adabits", AdaBitsWeight, AdaBitsInput, several_widths=True)
+# The paper has it keep its float source (table 5).
+QUANTIZER = Quantizer("adabits", AdaBitsWeight, AdaBitsInput, several_widths=True, nested=False)

@@ -11,5 +11,4 @@ def joint(job: Job) -> Trained:
     """One network for all widths; the recipe chooses objective and distillation, the options everything else."""
     net = job.stratify()
     job.fit(net, "joint")
-    nested = net.options.quantizer != "adabits"  # whose widths are quantised from the float weight, each by itself
-    return Trained(dict.fromkeys(net.widths, net), net.widths[-1] if nested else FLOAT_BITS)
+    return Trained(dict.fromkeys(net.widths, net), net.widths[-1] if net.options.nested else FLOAT_BITS)

@@ -18,6 +18,7 @@ class Options:
 
     widths: tuple[int, ...] = (2, 3, 4)
     quantizer: str = "learned-step"
+    nested: bool = True
     per_channel: bool = False
     compensated: bool = True
     norms: NormMode = "individual"

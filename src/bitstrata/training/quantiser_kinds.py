@@ -137,6 +137,8 @@ class Quantizer(NamedTuple):
     activation: Callable[[Options, str, torch.device], ActivationQuantiser]
     #: Whether one source weight serves several widths at once. Most of the published ones are made for one.
     several_widths: bool = False
+    #: Whether lower widths are made from the stored codes of the highest; if not, the float weight must be stored.
+    nested: bool = True
 
 
 #: Where each kind stands: an attribute QUANTIZER of that module. Imported when it is asked for.

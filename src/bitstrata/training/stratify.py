@@ -93,6 +93,7 @@ def stratify(
     options = Options(
         widths=check_widths(widths),
         quantizer=kind.name,
+        nested=kind.nested,
         per_channel=per_channel,
         compensated=compensated,
         norms=norms,
