@@ -126,16 +126,23 @@ def test_a_float_network_that_is_missing_is_trained_again(tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_what_is_done_is_skipped_and_failures_do_not_stop_the_rest(tmp_path: Path) -> None:
-    methods = 'joint = { use = "joint" }\npact = { use = "joint", stratify = { quantizer = "pact" } }\n'
+    methods = (
+        'mine = { use = "mine.py" }\njoint = { use = "joint" }\n'
+        'pact = { use = "joint", stratify = { quantizer = "pact" } }\n'
+    )
+    (tmp_path / "mine.py").write_text("def train(job):\n    return job.no_such_thing\n", encoding="utf-8")
     study = the_study(tmp_path, methods, HEAD.replace("[0, 1]", "[0]"))
     results, said = tmp_path / "runs.jsonl", []
     where = {"results": results, "work": tmp_path / "work"}
     failures = run_study(study, tmp_path, say=said.append, **where)  # type: ignore[arg-type]
-    assert len(failures) == 1
-    assert "pact" in failures[0]
-    assert "one width" in failures[0]
+    assert len(failures) == 2
+    assert "mine" in failures[0]
+    assert "no_such_thing" in failures[0]
+    assert any("mine.py" in text for text in said)  # where it happened
+    assert "pact" in failures[1]
+    assert "one width" in failures[1]
     assert [record.method for record in read_records(results)] == ["float", "joint"]
-    assert said[0] == "0 of 3 runs are done"
+    assert said[0] == "0 of 4 runs are done"
     said.clear()
     without = the_study(tmp_path, 'joint = { use = "joint" }\n', HEAD.replace("[0, 1]", "[0]"))
     assert run_study(without, tmp_path, say=said.append, **where) == []  # type: ignore[arg-type]
@@ -144,6 +151,16 @@ def test_what_is_done_is_skipped_and_failures_do_not_stop_the_rest(tmp_path: Pat
     changed = the_study(tmp_path, 'joint = { use = "joint", recipe = { momentum = 0.8 } }\n')
     todo = plan(changed, tmp_path, data=None, work=tmp_path, threads=1)
     assert todo[1].settings() != read_records(results)[1].settings
+
+
+@pytest.mark.long
+def test_a_killed_process_is_named_and_what_is_finished_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import os\n\n\ndef train(job):\n    os._exit(9)\n", encoding="utf-8")
+    study = the_study(tmp_path, 'mine = { use = "mine.py" }\n', HEAD.replace("[0, 1]", "[0]"))
+    results = tmp_path / "runs.jsonl"
+    with pytest.raises(ChildProcessError, match="mine, seed 0: a process of the study was killed"):
+        run_study(study, tmp_path, results=results, work=tmp_path / "work")
+    assert [record.method for record in read_records(results)] == ["float"]
 
 
 def test_the_verb_writes_results_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

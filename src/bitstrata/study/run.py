@@ -11,8 +11,10 @@ import hashlib
 import json
 import multiprocessing
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
@@ -156,8 +158,15 @@ def run_study(
                     where = f"{task.entry.net}, {task.method}, seed {task.seed}"
                     try:
                         record = future.result()
-                    except (BitstrataError, OSError) as error:
-                        failures.append(f"{where}: {error}")
+                    except BrokenProcessPool:
+                        raise ChildProcessError(
+                            f"{where}: a process of the study was killed, as it happens where memory runs out; what is "
+                            "finished is kept, and the same command goes on with the rest"
+                        ) from None
+                    except Exception as error:  # noqa: BLE001 (anybody's method; whatever it is, the others go on)
+                        if not isinstance(error, (BitstrataError, OSError)):
+                            say("".join(traceback.format_exception(error)))
+                        failures.append(f"{where}: {str(error) or type(error).__name__}")
                         say(failures[-1])
                         continue
                     append_record(results, record)
@@ -165,7 +174,7 @@ def run_study(
                     say(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {where}: {_shown(record)}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(pool._processes.values()):
+            for process in list((pool._processes or {}).values()):  # none where the pool is broken
                 process.terminate()
             raise
     if waiting:
