@@ -24,7 +24,9 @@ inline Lanes exponential(Lanes x) {
     return mantissa * power_of_two(whole);
 }
 
-inline Lanes relu6(Lanes x) { return at_most(at_least(x, spread(0.0f)), spread(6.0f)); }
+ALWAYS_INLINE Lanes relu(Lanes x) { return at_least(x, spread(0.0f)); }
+
+ALWAYS_INLINE Lanes relu6(Lanes x) { return at_most(at_least(x, spread(0.0f)), spread(6.0f)); }
 
 inline Lanes one_plus_exponential_of_minus(Lanes x) { return spread(1.0f) + exponential(spread(-0.0f) - x); }
 
@@ -33,7 +35,7 @@ inline Lanes activated(Activation activation, Lanes x) {
         case Activation::none:
             break;
         case Activation::relu:
-            return at_least(x, spread(0.0f));
+            return relu(x);
         case Activation::relu6:
             return relu6(x);
         case Activation::hard_sigmoid:

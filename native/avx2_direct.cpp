@@ -18,8 +18,9 @@ static_assert(offsetof(Run, row) == 0 && offsetof(Run, column) == 8 && offsetof(
               offsetof(Run, flush) == 24 && sizeof(Run) == 32);
 
 // Sixteen channels of up to six pixels, `s` bytes apart: out[p] = start[p] + sums, over the runs up to the next flush.
-// In assembly, because twelve sums, two vectors of weights and two products take all sixteen registers, and compilers
-// put some of them on the stack.
+// Weights are asked for ahead: a block's are so few that the processor does not see by itself what follows. In assembly,
+// because twelve sums, two vectors of weights and two products take all sixteen registers, and compilers put some of them
+// on the stack.
 #define BITSTRATA_ROW(ADDRESS, X, Y)                                                             \
     "vpbroadcastd " ADDRESS ",%%ymm14\n\tvpmaddubsw %%ymm12,%%ymm14,%%ymm15\n\t"                 \
     "vpmaddubsw %%ymm13,%%ymm14,%%ymm14\n\tvpaddw %%ymm15,%%ymm" X ",%%ymm" X "\n\t"             \
@@ -65,6 +66,7 @@ static_assert(offsetof(Run, row) == 0 && offsetof(Run, column) == 8 && offsetof(
                      "1:\n\tmov (%[run]),%[a]\n\timul %[row],%[a]\n\tadd 8(%[run]),%[a]\n\tadd %[base],%[a]\n\t"    \
                      "lea (%[a],%[s],2),%[b]\n\tadd %[s],%[b]\n\tmov 16(%[run]),%[count]\n\t"                       \
                      ".p2align 4\n2:\n\t"                                                                           \
+                     "prefetcht0 1024(%[w])\n\t"                                                                    \
                      "vmovdqu (%[w]),%%ymm12\n\tvmovdqu 32(%[w]),%%ymm13\n\t" BITSTRATA_##P(ROW)                    \
                      "add $4,%[a]\n\tadd $4,%[b]\n\tadd $64,%[w]\n\tdec %[count]\n\tjnz 2b\n\t"                     \
                      "add $32,%[run]\n\tcmpb $0,-8(%[run])\n\tje 1b\n\t"                                            \

@@ -29,13 +29,13 @@ struct Coder {
 
 constexpr std::size_t kGroup = 4;  // pixels that are packed together
 
-inline void store_some(__m128i bytes, std::uint8_t* to, std::size_t channels) {
+ALWAYS_INLINE void store_some(__m128i bytes, std::uint8_t* to, std::size_t channels) {
     _mm_mask_storeu_epi8(to, static_cast<__mmask16>((1u << channels) - 1), bytes);
 }
 
 // Values of any size that fits 32 bits: `count` pixels, `step` bytes apart.
-inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t step,
-                        std::size_t count, std::size_t channels) {
+ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t step,
+                               std::size_t count, std::size_t channels) {
     const auto rounded = [&](std::size_t p) { return _mm512_cvtps_epi32(y[p].parts[0].values); };
     const __m512i zero_point = _mm512_set1_epi16(coder.zero_point);
     const __m512i one = _mm512_adds_epi16(_mm512_packs_epi32(rounded(0), rounded(1)), zero_point);
@@ -60,11 +60,11 @@ inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8
     if (count > 3) store_some(_mm512_extracti32x4_epi32(bytes, 3), to + 3 * step, channels);
 }
 
-inline Pixel load_pixel(const float* from, std::size_t channels) {
+ALWAYS_INLINE Pixel load_pixel(const float* from, std::size_t channels) {
     return {{{_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << channels) - 1), from)}}};
 }
 
-inline void store_floats(const Pixel& y, float* to, std::size_t channels) {
+ALWAYS_INLINE void store_floats(const Pixel& y, float* to, std::size_t channels) {
     _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << channels) - 1), y.parts[0].values);
 }
 
@@ -74,7 +74,7 @@ inline void store_floats(const Pixel& y, float* to, std::size_t channels) {
 
 constexpr std::size_t kGroup = 2;
 
-inline void store_some(__m128i bytes, std::uint8_t* to, std::size_t channels) {
+ALWAYS_INLINE void store_some(__m128i bytes, std::uint8_t* to, std::size_t channels) {
     if (channels == kLanes) {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
     } else if (channels == kLanes / 2) {
@@ -86,8 +86,8 @@ inline void store_some(__m128i bytes, std::uint8_t* to, std::size_t channels) {
     }
 }
 
-inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t step,
-                        std::size_t count, std::size_t channels) {
+ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t step,
+                               std::size_t count, std::size_t channels) {
     const __m256i zero_point = _mm256_set1_epi16(coder.zero_point);
     const auto shorts = [&](std::size_t p) {
         const __m256i first = _mm256_cvtps_epi32(y[p].parts[0].values);
@@ -107,8 +107,8 @@ inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8
 
 constexpr std::size_t kGroup = 1;
 
-inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t /*step*/,
-                        std::size_t /*count*/, std::size_t channels) {
+ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t /*step*/,
+                               std::size_t /*count*/, std::size_t channels) {
     const auto shorts = [&](std::size_t part) {
         const int16x4_t first = vqmovn_s32(vcvtnq_s32_f32(y[0].parts[part].values));
         const int16x8_t both = vqmovn_high_s32(first, vcvtnq_s32_f32(y[0].parts[part + 1].values));
@@ -126,8 +126,8 @@ inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8
 
 constexpr std::size_t kGroup = 1;
 
-inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t /*step*/,
-                        std::size_t /*count*/, std::size_t channels) {
+ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t /*step*/,
+                               std::size_t /*count*/, std::size_t channels) {
     float values[kLanes];
     for (std::size_t part = 0; part < kParts; ++part) {
         const Lanes clamped = at_most(at_least(y[0].parts[part], spread(coder.low)), spread(coder.high));
@@ -142,22 +142,29 @@ inline void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8
 
 #endif
 
-inline Pixel load_pixel(const float* from, std::size_t channels) {
-    float some[kLanes] = {};
-    if (channels < kLanes) {
-        std::memcpy(some, from, channels * sizeof(float));
-        from = some;
-    }
+ALWAYS_INLINE Pixel load_pixel(const float* from) {
     Pixel y;
     for (std::size_t part = 0; part < kParts; ++part) y.parts[part] = load(from + part * kWidth);
     return y;
 }
 
-inline void store_floats(const Pixel& y, float* to, std::size_t channels) {
+ALWAYS_INLINE void store_floats(const Pixel& y, float* to) {
+    for (std::size_t part = 0; part < kParts; ++part) store(y.parts[part], to + part * kWidth);
+}
+
+// Pixels are handed to no function that is called: one whose address is taken would stay in memory.
+ALWAYS_INLINE Pixel load_pixel(const float* from, std::size_t channels) {
+    if (channels == kLanes) return load_pixel(from);
+    float some[kLanes] = {};
+    std::memcpy(some, from, channels * sizeof(float));
+    return load_pixel(some);
+}
+
+ALWAYS_INLINE void store_floats(const Pixel& y, float* to, std::size_t channels) {
+    if (channels == kLanes) return store_floats(y, to);
     float some[kLanes];
-    float* whole = channels == kLanes ? to : some;
-    for (std::size_t part = 0; part < kParts; ++part) store(y.parts[part], whole + part * kWidth);
-    if (channels < kLanes) std::memcpy(to, some, channels * sizeof(float));
+    store_floats(y, some);
+    std::memcpy(to, some, channels * sizeof(float));
 }
 
 #endif

@@ -37,7 +37,7 @@ struct Row {
 };
 
 template <typename T, bool Residual>
-inline Pixel scaled_pixel(const Row<T>& row, const Table& table, std::size_t p) {
+ALWAYS_INLINE Pixel scaled_pixel(const Row<T>& row, const Table& table, std::size_t p) {
     Pixel y;
     for (std::size_t part = 0; part < kParts; ++part) {
         const Lanes sum = load(row.tile[p] + part * kWidth);
@@ -85,7 +85,7 @@ template <bool Clamped, typename Value>
 inline void store_codes(Value value, std::size_t pixels, const Coder& coder, std::uint8_t* to, std::size_t step,
                         std::size_t channels) {
     const Lanes inverse = spread(coder.inverse_step), low = spread(coder.low), high = spread(coder.high);
-    const auto coded = [&](std::size_t p) {
+    const auto coded = [&](std::size_t p) __attribute__((always_inline)) {
         Pixel y = value(p);
         for (std::size_t part = 0; part < kParts; ++part) {
             Lanes& lanes = y.parts[part];
@@ -97,6 +97,7 @@ inline void store_codes(Value value, std::size_t pixels, const Coder& coder, std
     Pixel group[kGroup];
     std::size_t p = 0;
     for (; p + kGroup <= pixels; p += kGroup, to += kGroup * step) {
+#pragma GCC unroll 4
         for (std::size_t index = 0; index < kGroup; ++index) group[index] = coded(p + index);
         store_group(group, coder, to, step, kGroup, channels);
     }
@@ -110,7 +111,9 @@ inline void store_codes(Value value, std::size_t pixels, const Coder& coder, std
 // The common case: one consumer, which reads codes, and an activation that is a bound.
 template <typename T, bool Residual>
 inline void finish_codes(const Row<T>& row, const Table& table, const Coder& coder, bool fits, std::uint8_t* to) {
-    const auto value = [&](std::size_t p) { return scaled_pixel<T, Residual>(row, table, p); };
+    const auto value = [&](std::size_t p) __attribute__((always_inline)) {
+        return scaled_pixel<T, Residual>(row, table, p);
+    };
     if (fits) {
         store_codes<false>(value, row.pixels, coder, to, row.step, row.channels);
     } else {
@@ -142,7 +145,7 @@ inline void finish_floats(const Row<T>& row, const Table& table, Activation acti
         case Activation::none:
             return each([](Lanes x) { return x; });
         case Activation::relu:
-            return each([](Lanes x) { return activated(Activation::relu, x); });
+            return each([](Lanes x) { return relu(x); });
         default:
             return each([&](Lanes x) { return activated(activation, x); });
     }
@@ -178,7 +181,9 @@ inline void finish_any(const Epilogue& epilogue, const Row<T>& row, const Table&
     }
     for (std::size_t index = 0; index < epilogue.output_count; ++index) {
         const Output& output = epilogue.outputs[index];
-        const auto value = [&](std::size_t p) { return load_pixel(floats + p * step, row.channels); };
+        const auto value = [&](std::size_t p) __attribute__((always_inline)) {
+            return load_pixel(floats + p * step, row.channels);
+        };
         if (output.buffer.codes) {
             const Coder coder = coder_of(output, Activation::none);
             store_codes<true>(value, row.pixels, coder, codes_at(output.buffer), row.step, row.channels);
@@ -189,20 +194,18 @@ inline void finish_any(const Epilogue& epilogue, const Row<T>& row, const Table&
 }
 
 // Floats for one consumer and codes for another, in one pass.
-template <typename T, bool Residual>
-inline void finish_both(const Row<T>& row, const Table& table, bool relu, const Coder& coder, float* floats,
-                        std::uint8_t* to) {
-    const auto each = [&](auto activate) {
-        const auto value = [&](std::size_t p) {
-            Pixel y = scaled_pixel<T, Residual>(row, table, p);
-            for (std::size_t part = 0; part < kParts; ++part) y.parts[part] = activate(y.parts[part]);
-            store_floats(y, floats + p * row.step, row.channels);
-            return y;
-        };
-        store_codes<true>(value, row.pixels, coder, to, row.step, row.channels);
+template <typename T, bool Residual, bool Relu>
+inline void finish_both(const Row<T>& row, const Table& table, const Coder& coder, float* floats, std::uint8_t* to) {
+    const auto value = [&](std::size_t p) __attribute__((always_inline)) {
+        const Pixel y = scaled_pixel<T, Residual>(row, table, p);
+        Pixel bounded;
+        for (std::size_t part = 0; part < kParts; ++part) {
+            bounded.parts[part] = Relu ? relu(y.parts[part]) : y.parts[part];
+        }
+        store_floats(bounded, floats + p * row.step, row.channels);
+        return bounded;
     };
-    if (relu) return each([](Lanes x) { return activated(Activation::relu, x); });
-    each([](Lanes x) { return x; });
+    store_codes<true>(value, row.pixels, coder, to, row.step, row.channels);
 }
 
 // Moves a position on by one row's end.
@@ -250,15 +253,16 @@ public:
             Row<T> row{tile, nullptr, some, channels, epilogue_.channels};
             if (epilogue_.residual) row.residual = epilogue_.residual + first * epilogue_.channels + channel;
             if (floats_) {
-                const bool relu = epilogue_.activation == Activation::relu;
                 const Buffer &codes = codes_->buffer, &floats = floats_->buffer;
                 std::uint8_t* to = epilogue_.arena + codes.offset + place_of(epilogue_, codes, at, channel);
                 float* also = reinterpret_cast<float*>(epilogue_.arena + floats.offset) +
                               place_of(epilogue_, floats, at, channel);
-                if (row.residual) {
-                    finish_both<T, true>(row, table, relu, coder_, also, to);
+                if (epilogue_.activation == Activation::relu) {
+                    row.residual ? finish_both<T, true, true>(row, table, coder_, also, to)
+                                 : finish_both<T, false, true>(row, table, coder_, also, to);
                 } else {
-                    finish_both<T, false>(row, table, relu, coder_, also, to);
+                    row.residual ? finish_both<T, true, false>(row, table, coder_, also, to)
+                                 : finish_both<T, false, false>(row, table, coder_, also, to);
                 }
             } else if (!simple_) {
                 finish_any(epilogue_, row, table, at, channel);

@@ -10,8 +10,6 @@
 #include "finish_loops.h"
 #include "float_winograd.h"
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 namespace bitstrata {
 namespace {
 

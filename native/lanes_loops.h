@@ -15,6 +15,9 @@
 #include <arm_neon.h>
 #endif
 
+// What must not become a call: around calls vectors go through memory.
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 namespace bitstrata {
 namespace {
 

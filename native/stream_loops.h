@@ -72,15 +72,16 @@ private:
     void store(const std::int32_t (*tile)[kLanes], const Table& table, std::size_t at, std::size_t pixels) const {
         const std::size_t step = epilogue_.channels;
         const Row<std::int32_t> row{tile, Residual ? epilogue_.residual + at : nullptr, pixels, kLanes, step};
-        for (std::size_t p = 0; p < pixels; p += kGroup) {
-            const std::size_t some = pixels - p < kGroup ? pixels - p : kGroup;
+        const auto store_pixels = [&](std::size_t p, std::size_t some) __attribute__((always_inline)) {
             Pixel group[kGroup];
+#pragma GCC unroll 4
             for (std::size_t index = 0; index < kGroup; ++index) {
                 group[index] = scaled_pixel<std::int32_t, Residual>(row, table, index < some ? p + index : p);
                 if (!Relu) continue;
-                for (Lanes& lanes : group[index].parts) lanes = activated(Activation::relu, lanes);
+                for (Lanes& lanes : group[index].parts) lanes = relu(lanes);
             }
             if (floats_) {
+#pragma GCC unroll 4
                 for (std::size_t index = 0; index < some; ++index) {
                     store_floats(group[index], floats_ + at + (p + index) * step, kLanes);
                 }
@@ -88,6 +89,7 @@ private:
             for (std::size_t output = 0; output < coded_; ++output) {
                 const Coder& coder = coders_[output];
                 Pixel scaled[kGroup];
+#pragma GCC unroll 4
                 for (std::size_t index = 0; index < kGroup; ++index) {
                     for (std::size_t part = 0; part < kParts; ++part) {
                         Lanes lanes = group[index].parts[part] * spread(coder.inverse_step);
@@ -97,7 +99,10 @@ private:
                 }
                 store_group(scaled, coder, codes_[output] + at + p * step, step, some, kLanes);
             }
-        }
+        };
+        std::size_t p = 0;
+        for (; p + kGroup <= pixels; p += kGroup) store_pixels(p, kGroup);
+        if (p < pixels) store_pixels(p, pixels - p);
     }
 
     const Epilogue& epilogue_;

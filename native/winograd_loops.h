@@ -7,8 +7,6 @@
 #include "finish_loops.h"
 #include "winograd.h"
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 namespace bitstrata {
 namespace {
 
