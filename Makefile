@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input --quiet -c constraints.txt
 STAMP := $(VENV)/.set-up
-# Seconds for one test; a longer one carries its own mark.
-PYTEST_FLAGS := --timeout=300
+# Seconds for one test; a longer one carries its own mark. As many tests at a time as there are processors.
+PYTEST_FLAGS := --timeout=300 --numprocesses=auto --dist=worksteal
 
 # What calls for a new installation. Python files are used where they lie, but the installation remembers which folders
 # are packages.
