@@ -105,26 +105,37 @@ private:
     std::size_t lanes_;
 };
 
+// The sums of the positive ones among some codes, and of the others without their sign.
+struct SignedSums {
+    std::int64_t above = 0, below = 0;
+
+    SignedSums(const std::int8_t* codes, std::size_t count) {
+#if defined(__SSE2__)
+        const __m128i zero = _mm_setzero_si128();
+        __m128i aboves = zero, belows = zero;
+        for (; count >= 16; count -= 16, codes += 16) {
+            const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+            const __m128i positive = _mm_and_si128(all, _mm_cmpgt_epi8(all, zero));
+            aboves = _mm_add_epi64(aboves, _mm_sad_epu8(positive, zero));
+            belows = _mm_add_epi64(belows, _mm_sad_epu8(_mm_sub_epi8(positive, all), zero));
+        }
+        above = _mm_cvtsi128_si64(aboves) + _mm_cvtsi128_si64(_mm_unpackhi_epi64(aboves, aboves));
+        below = _mm_cvtsi128_si64(belows) + _mm_cvtsi128_si64(_mm_unpackhi_epi64(belows, belows));
+#endif
+        for (; count > 0; --count, ++codes) (*codes > 0 ? above : below) += std::abs(*codes);
+    }
+};
+
 // Whether the sums of all outputs, times 2^shift, stay within the bounds whatever the input.
 bool sums_within(const Geometry& g, const Coding& coding, const std::int8_t* codes, int shift, std::int64_t least,
                  std::int64_t most) {
-    constexpr std::size_t kStretch = 128;  // codes whose sum cannot leave 16 bits, in which vectors hold the most
     const std::size_t taps = g.inputs * 9;
+    const std::int64_t factor = static_cast<std::int64_t>(coding.top()) << shift;
+    const std::int64_t farthest = (static_cast<std::int64_t>(taps) << (coding.bits - 1)) * factor;
+    if (-farthest >= least && farthest <= most) return true;  // whatever the weights
     for (std::size_t output = 0; output < g.outputs; ++output) {
-        std::int32_t below = 0, above = 0;
-        for (std::size_t start = 0; start < taps; start += kStretch) {
-            const std::size_t stop = std::min(start + kStretch, taps);
-            std::int16_t negative = 0, positive = 0;
-            for (std::size_t tap = output * taps + start; tap < output * taps + stop; ++tap) {
-                const std::int16_t code = codes[tap], none = 0;
-                negative = static_cast<std::int16_t>(negative + std::min(code, none));
-                positive = static_cast<std::int16_t>(positive + std::max(code, none));
-            }
-            below += negative;
-            above += positive;
-        }
-        const std::int64_t factor = static_cast<std::int64_t>(coding.top()) << shift;
-        if (below * factor < least || above * factor > most) return false;
+        const SignedSums sums(codes + output * taps, taps);
+        if (-sums.below * factor < least || sums.above * factor > most) return false;
     }
     return true;
 }

@@ -99,9 +99,13 @@ def check_view(view: View, graph: Graph, widths: tuple[int, ...], shapes: Mappin
         check_floats(name, values, owned[name].shape)
 
 
-def check_floats(name: str, values: Floats, shape: Shape) -> None:
+def check_shape(name: str, values: Floats, shape: Shape) -> None:
     if values.shape != shape:
         raise BadTable(f"float weight {name!r} has the shape {values.shape}, and the graph says {shape}")
+
+
+def check_floats(name: str, values: Floats, shape: Shape) -> None:
+    check_shape(name, values, shape)
     with np.errstate(invalid="ignore"):
         extremes = (values.min(), values.max()) if values.size else ()  # of which a NaN is both; no memory is taken
     if not all(map(math.isfinite, extremes)):

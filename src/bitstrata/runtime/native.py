@@ -13,7 +13,7 @@ from bitstrata import _native, codes
 from bitstrata.errors import BadCodes, BadInput, BadOption, BadTable
 from bitstrata.format.planes import PackedCodes
 from bitstrata.graph import Graph, View, infer_shapes, ops
-from bitstrata.graph.network import Floats, check_floats
+from bitstrata.graph.network import Floats, check_shape
 from bitstrata.graph.ops import Shape
 from bitstrata.runtime.inputs import check_input
 from bitstrata.runtime.plan import Key, Place, Step, image_shape, lay_out, plan
@@ -135,7 +135,7 @@ class NativeSession:
             geometry = _geometry(node)
             if not weight.quantised:
                 values = floats[weight.name]
-                check_floats(weight.name, values, weight.shape)
+                check_shape(weight.name, values, weight.shape)
                 return self._program.add_float(_as_kernel(values, np.float32), *geometry, scale, bias)
             bits = self.view.bits[weight.name]
             stored = weights[weight.name]
