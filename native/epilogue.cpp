@@ -21,8 +21,12 @@ void fill_borders(const Epilogue& epilogue, const Image& shape, std::size_t firs
         if (border.top + border.bottom + border.left + border.right == 0) continue;
         // A row's left border belongs to its first pixel, its right border to its last one; likewise the rows above and
         // below an image.
-        for (std::size_t line = first / shape.width; line * shape.width < last; ++line) {
-            const std::size_t sample = line / shape.height, y = line % shape.height;
+        std::size_t line = first / shape.width, sample = line / shape.height, y = line % shape.height;
+        for (; line * shape.width < last; ++line, ++y) {
+            if (y == shape.height) {
+                y = 0;
+                ++sample;
+            }
             const std::size_t image = sample * buffer.image, row = image + (border.top + y) * buffer.row;
             if (line * shape.width >= first) {
                 if (y == 0) fill(output, epilogue.arena, image, border.top * buffer.row);

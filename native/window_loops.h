@@ -38,12 +38,13 @@ inline std::size_t tiles_of(const PackedView<T>& layer, const Call& call, Positi
         if (length > count - first) length = count - first;
         const std::uint8_t* window = static_cast<const std::uint8_t*>(call.input) + at.sample * call.image +
                                      at.y * lines + at.x * spacing;
-        for (std::size_t left = (length + most - 1) / most; left > 0; --left) {
-            const std::size_t pixels = (length + left - 1) / left;
+        const std::size_t count_here = (length + most - 1) / most, least = length / count_here;
+        const std::size_t larger = length - least * count_here;  // so many tiles have one pixel more
+        for (std::size_t tile = 0; tile < count_here; ++tile) {
+            const std::size_t pixels = least + (tile < larger ? 1 : 0);
             tiles[made++] = {window, spacing, first, pixels};
             window += pixels * spacing;
             first += pixels;
-            length -= pixels;
         }
         next_row(at, call.height);
     }

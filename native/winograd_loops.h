@@ -166,7 +166,9 @@ struct Parts {
     std::size_t count, first[10];
 
     Parts(std::size_t tiles, std::size_t at_most) : count((tiles + at_most - 1) / at_most) {
-        for (std::size_t part = 0; part <= count; ++part) first[part] = part * tiles / count;
+        const std::size_t least = tiles / count, larger = tiles - least * count;  // so many have one tile more
+        first[0] = 0;
+        for (std::size_t part = 0; part < count; ++part) first[part + 1] = first[part] + least + (part < larger ? 1 : 0);
     }
 };
 
@@ -193,8 +195,18 @@ inline void run_tiles(const WinogradView& layer, const Call& call, Range tiles, 
         return Position{tile / (down * across), tile / across % down * T::kOutput, tile % across * T::kOutput};
     };
 
+    Position place = place_of(tiles.begin);
     for (std::size_t tile = 0; tile < count; ++tile) {
-        const TileCodes<T> from(call, layer.inputs, place_of(tiles.begin + tile));
+        const TileCodes<T> from(call, layer.inputs, place);
+        place.x += T::kOutput;
+        if (place.x >= call.width) {
+            place.x = 0;
+            place.y += T::kOutput;
+        }
+        if (place.y >= call.height) {
+            place.y = 0;
+            ++place.sample;
+        }
         for (std::size_t input = 0; input < layer.inputs; input += Isa::kBytes) {
             unsigned char* to = codes + tile * layer.code_row + input;
             transform_codes<T, typename Isa::Bytes>(
@@ -236,11 +248,9 @@ inline void run_tiles(const WinogradView& layer, const Call& call, Range tiles, 
             // Tiles side by side give rows of pixels side by side.
             for (std::size_t first = begin, last; first < end; first = last) {
                 const Position at = place_of(tiles.begin + first);
-                last = first + 1;
-                while (last < end && (tiles.begin + last) % across != 0 && (last + 1 - first) * T::kOutput <= kStrip) {
-                    ++last;  // no more pixels at a time than `finish` takes
-                }
                 const Range row = row_of(first);
+                last = row.end < end ? row.end : end;
+                if (last - first > kStrip / T::kOutput) last = first + kStrip / T::kOutput;  // that `finish` takes
                 const WindowSums sums{window_sums + row.begin * kOutputs + (first - row.begin) * T::kOutput,
                                       (row.end - row.begin) * T::kOutput};
                 for (std::size_t tile = first; tile < last; ++tile) {
