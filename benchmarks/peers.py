@@ -126,6 +126,11 @@ def markdown(report: dict[str, Any]) -> str:
         ]
         fastest = table["fastest_int8"] or "-"
         lines.append(f"| {table['net']} | {table['batch']} | {table['threads']} | {' | '.join(cells)} | {fastest} |")
+    lines += ["", "Time with fewer bits as a part of that with more, median (quartiles over rounds):", ""]
+    lines += ["| network | batch | threads | 3 bits of 4 | 2 bits of 3 |", "|---|---|---|---|---|"]
+    for table in report["tables"]:
+        cells = [part_of_time(table["rows"], *pair) for pair in (("3 bits", "4 bits"), ("2 bits", "3 bits"))]
+        lines.append(f"| {table['net']} | {table['batch']} | {table['threads']} | {' | '.join(cells)} |")
     for table in report["tables"]:
         clock = "CPU time" if table["threads"] == 1 else "wall time"
         lines += ["", f"### {table['net']}, batch {table['batch']}, {table['threads']} thread(s), {clock}", ""]
@@ -138,6 +143,14 @@ def markdown(report: dict[str, Any]) -> str:
             )
         lines += [f"\nNot measured: {title}: {reason}" for title, reason in table["failed"].items()]
     return "\n".join(lines) + "\n"
+
+
+def part_of_time(rows: dict[str, Any], fewer: str, more: str) -> str:
+    rounds = {row["precision"]: row["rounds"] for row in rows.values() if row["engine"] == "bitstrata"}
+    if fewer not in rounds or more not in rounds:
+        return "-"
+    spread = Spread.of(np.divide(rounds[fewer], rounds[more]).tolist())
+    return f"{spread.median:.2f} ({spread.lower:.2f} - {spread.upper:.2f})"
 
 
 def machine() -> str:
