@@ -307,6 +307,14 @@ inline void finish(const Epilogue& epilogue, const T (*tile)[kLanes], const Posi
     Finish{epilogue}(tile, positions[0], first, pixels, channel, channels);
 }
 
+// Things that are shared out among parts as evenly as can be: the first parts have one more. One division for all of them.
+struct EvenParts {
+    std::size_t least, larger;
+
+    EvenParts(std::size_t things, std::size_t parts) : least(things / parts), larger(things - least * parts) {}
+    std::size_t operator[](std::size_t part) const { return least + (part < larger ? 1 : 0); }
+};
+
 // Where a pixel of a result lies.
 inline Position position_of(std::size_t height, std::size_t width, std::size_t pixel) {
     const std::size_t row = pixel / width;

@@ -29,13 +29,12 @@ inline std::size_t cut_into_tiles(const PackedView<float>& layer, const Call& ca
         if (pixels > count - begin) pixels = count - begin;
         const float* window = static_cast<const float*>(call.input) + at.sample * call.image +
                               at.y * layer.stride_height * call.row + at.x * layer.stride_width * layer.inputs;
-        const std::size_t parts = (pixels + most - 1) / most, least = pixels / parts;
-        const std::size_t larger = pixels - least * parts;  // so many have one pixel more
+        const std::size_t parts = (pixels + most - 1) / most;
+        const EvenParts even(pixels, parts);
         for (std::size_t part = 0; part < parts; ++part) {
-            const std::size_t some = least + (part < larger ? 1 : 0);
-            tiles[made++] = {window, distance, begin, some};
-            window += some * distance;
-            begin += some;
+            tiles[made++] = {window, distance, begin, even[part]};
+            window += even[part] * distance;
+            begin += even[part];
         }
     }
     return made;

@@ -38,10 +38,10 @@ inline std::size_t tiles_of(const PackedView<T>& layer, const Call& call, Positi
         if (length > count - first) length = count - first;
         const std::uint8_t* window = static_cast<const std::uint8_t*>(call.input) + at.sample * call.image +
                                      at.y * lines + at.x * spacing;
-        const std::size_t count_here = (length + most - 1) / most, least = length / count_here;
-        const std::size_t larger = length - least * count_here;  // so many tiles have one pixel more
-        for (std::size_t tile = 0; tile < count_here; ++tile) {
-            const std::size_t pixels = least + (tile < larger ? 1 : 0);
+        const std::size_t parts = (length + most - 1) / most;
+        const EvenParts even(length, parts);
+        for (std::size_t part = 0; part < parts; ++part) {
+            const std::size_t pixels = even[part];
             tiles[made++] = {window, spacing, first, pixels};
             window += pixels * spacing;
             first += pixels;

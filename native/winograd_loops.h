@@ -166,9 +166,9 @@ struct Parts {
     std::size_t count, first[10];
 
     Parts(std::size_t tiles, std::size_t at_most) : count((tiles + at_most - 1) / at_most) {
-        const std::size_t least = tiles / count, larger = tiles - least * count;  // so many have one tile more
+        const EvenParts even(tiles, count);
         first[0] = 0;
-        for (std::size_t part = 0; part < count; ++part) first[part + 1] = first[part] + least + (part < larger ? 1 : 0);
+        for (std::size_t part = 0; part < count; ++part) first[part + 1] = first[part] + even[part];
     }
 };
 
