@@ -13,14 +13,29 @@ namespace bitstrata::avx2 {
 namespace {
 
 constexpr std::size_t kTile = 6;  // pixels; with two vectors of channels the sums stay in registers
+constexpr std::size_t kTogether = 3;  // tiles that memory is asked for at a time
 
+// What tiles of one block have in common.
+struct Sum {
+    const std::int8_t* weights;
+    const Run* run;
+    std::size_t row;         // bytes from row to row of the input
+    std::ptrdiff_t spacing;  // and from window to window
+    const std::int32_t* start;  // what sums begin with, `start_step` bytes further for every pixel
+    std::ptrdiff_t start_step;
+    std::int32_t (*sums)[kLanes];
+};
+
+static_assert(offsetof(Piece, window) == 0 && offsetof(Piece, first) == 16 && sizeof(Piece) == 32 &&
+              sizeof(std::int32_t[kLanes]) == 64);
 static_assert(offsetof(Run, row) == 0 && offsetof(Run, column) == 8 && offsetof(Run, steps) == 16 &&
               offsetof(Run, flush) == 24 && sizeof(Run) == 32);
 
-// Sixteen channels of up to six pixels, `s` bytes apart: out[p] = start[p] + sums, over the runs up to the next flush.
-// Weights are asked for ahead: a block's are so few that the processor does not see by itself what follows. In assembly,
-// because twelve sums, two vectors of weights and two products take all sixteen registers, and compilers put some of them
-// on the stack.
+// Sixteen channels of some tiles, up to six pixels each, the windows of which are `s` bytes apart, over the runs up to
+// the next flush: sums[p] = start[p] + sums. Weights are asked for ahead: a block's are so few that the processor does
+// not see by itself what follows. In assembly, because twelve sums, two vectors of weights and two products take all
+// sixteen registers, and compilers put some of them on the stack; and because the next tile's first address must be known
+// before this one's sums are widened, lest all units wait for it.
 #define BITSTRATA_ROW(ADDRESS, X, Y)                                                             \
     "vpbroadcastd " ADDRESS ",%%ymm14\n\tvpmaddubsw %%ymm12,%%ymm14,%%ymm15\n\t"                 \
     "vpmaddubsw %%ymm13,%%ymm14,%%ymm14\n\tvpaddw %%ymm15,%%ymm" X ",%%ymm" X "\n\t"             \
@@ -41,9 +56,9 @@ static_assert(offsetof(Run, row) == 0 && offsetof(Run, column) == 8 && offsetof(
 #define ROW_1 BITSTRATA_ROW("(%[a])", "0", "1")
 #define ROW_2 BITSTRATA_ROW("(%[a],%[s])", "2", "3")
 #define ROW_3 BITSTRATA_ROW("(%[a],%[s],2)", "4", "5")
-#define ROW_4 BITSTRATA_ROW("(%[b])", "6", "7")
-#define ROW_5 BITSTRATA_ROW("(%[b],%[s])", "8", "9")
-#define ROW_6 BITSTRATA_ROW("(%[b],%[s],2)", "10", "11")
+#define ROW_4 BITSTRATA_ROW("(%[a],%[s3])", "6", "7")
+#define ROW_5 BITSTRATA_ROW("(%[a],%[s],4)", "8", "9")
+#define ROW_6 BITSTRATA_ROW("(%[a],%[s5])", "10", "11")
 #define CLEAR_1 BITSTRATA_CLEAR("0", "1")
 #define CLEAR_2 BITSTRATA_CLEAR("2", "3")
 #define CLEAR_3 BITSTRATA_CLEAR("4", "5")
@@ -57,23 +72,34 @@ static_assert(offsetof(Run, row) == 0 && offsetof(Run, column) == 8 && offsetof(
 #define WIDEN_5 BITSTRATA_WIDEN("8", "9")
 #define WIDEN_6 BITSTRATA_WIDEN("10", "11")
 
+#define BITSTRATA_RUN_ADDRESS "mov (%[run]),%[a]\n\timul %[row],%[a]\n\tadd 8(%[run]),%[a]\n\tadd (%[piece]),%[a]\n\t"
+
 #define BITSTRATA_SUM_PIXELS(P)                                                                                     \
-    inline void sum_##P(const std::uint8_t* base, std::ptrdiff_t s, std::size_t row_bytes, const std::int8_t*& w,   \
-                        const Run*& run, const std::int32_t* start, std::ptrdiff_t start_step, std::int32_t* out) { \
-        const std::uint8_t *a, *b;                                                                                  \
+    inline void sum_##P(const Sum& sum, const Piece* piece, const Piece* end) {                                     \
+        const std::ptrdiff_t s = sum.spacing, s3 = 3 * s, s5 = 5 * s, start_step = sum.start_step;                  \
+        const std::int8_t* w = sum.weights;                                                                         \
+        const Run* run = sum.run;                                                                                   \
+        const std::uint8_t* a;                                                                                      \
+        const std::int32_t* start;                                                                                  \
+        std::int32_t* out;                                                                                          \
         std::size_t count;                                                                                          \
-        asm volatile(BITSTRATA_##P(CLEAR) /* one run: where it begins, and its steps */                             \
-                     "1:\n\tmov (%[run]),%[a]\n\timul %[row],%[a]\n\tadd 8(%[run]),%[a]\n\tadd %[base],%[a]\n\t"    \
-                     "lea (%[a],%[s],2),%[b]\n\tadd %[s],%[b]\n\tmov 16(%[run]),%[count]\n\t"                       \
-                     ".p2align 4\n2:\n\t"                                                                           \
-                     "prefetcht0 1024(%[w])\n\t"                                                                    \
+        asm volatile(BITSTRATA_RUN_ADDRESS "1:\n\t" BITSTRATA_##P(CLEAR)                                            \
+                     "2:\n\tmov 16(%[run]),%[count]\n\t"                                                            \
+                     ".p2align 4\n3:\n\t"                                                                           \
+                     "prefetcht0 4096(%[w])\n\t"                                                                    \
                      "vmovdqu (%[w]),%%ymm12\n\tvmovdqu 32(%[w]),%%ymm13\n\t" BITSTRATA_##P(ROW)                    \
-                     "add $4,%[a]\n\tadd $4,%[b]\n\tadd $64,%[w]\n\tdec %[count]\n\tjnz 2b\n\t"                     \
-                     "add $32,%[run]\n\tcmpb $0,-8(%[run])\n\tje 1b\n\t"                                            \
+                     "add $4,%[a]\n\tadd $64,%[w]\n\tdec %[count]\n\tjnz 3b\n\t"                                    \
+                     "add $32,%[run]\n\tcmpb $0,-8(%[run])\n\tjne 4f\n\t" BITSTRATA_RUN_ADDRESS "jmp 2b\n4:\n\t"    \
+                     "mov 16(%[piece]),%[start]\n\tmov %[start],%[out]\n\tshl $6,%[out]\n\tadd %[sums],%[out]\n\t"  \
+                     "imul %[start_step],%[start]\n\tadd %[begin],%[start]\n\t"                                     \
+                     "add $32,%[piece]\n\tmov %[first_run],%[run]\n\tmov %[weights],%[w]\n\t" BITSTRATA_RUN_ADDRESS \
                      "vpcmpeqw %%ymm14,%%ymm14,%%ymm14\n\tvpsrlw $15,%%ymm14,%%ymm14\n\t" BITSTRATA_##P(WIDEN)      \
-                     : [a] "=&r"(a), [b] "=&r"(b), [w] "+&r"(w), [run] "+&r"(run), [count] "=&r"(count),            \
-                       [out] "+&r"(out), [start] "+&r"(start)                                                       \
-                     : [base] "r"(base), [s] "r"(s), [row] "r"(row_bytes), [start_step] "r"(start_step)             \
+                     "cmp %[end],%[piece]\n\tjne 1b\n\t"                                                            \
+                     : [a] "=&r"(a), [w] "+&r"(w), [run] "+&r"(run), [count] "=&r"(count), [out] "=&r"(out),        \
+                       [start] "=&r"(start), [piece] "+&r"(piece)                                                   \
+                     : [s] "r"(s), [s3] "r"(s3), [s5] "r"(s5), [start_step] "r"(start_step), [row] "m"(sum.row),    \
+                       [sums] "m"(sum.sums), [begin] "m"(sum.start), [first_run] "m"(sum.run),                      \
+                       [weights] "m"(sum.weights), [end] "m"(end)                                                   \
                      : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",      \
                        "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");                               \
     }
@@ -84,34 +110,44 @@ BITSTRATA_SUM_PIXELS(4)
 BITSTRATA_SUM_PIXELS(5)
 BITSTRATA_SUM_PIXELS(6)
 
-// All of a block's sums for the pixels of a tile; `start` is what they begin with, per channel.
-inline void sum_tile(const PackedView<std::int8_t>& layer, const Block& block, std::size_t row,
-                     const std::uint8_t* window, std::size_t spacing, std::size_t pixels, const std::int32_t* start,
-                     std::int32_t (*sums)[kLanes]) {
-    const std::int8_t* weights = layer.weights + block.weights;
-    const Run* run = layer.runs + block.first_run;
-    const Run* last = layer.runs + block.last_run;
-    const auto s = static_cast<std::ptrdiff_t>(spacing);
-    for (std::ptrdiff_t start_step = 0; run != last; start = sums[0], start_step = sizeof sums[0]) {
-        switch (pixels) {
-            case 1:
-                sum_1(window, s, row, weights, run, start, start_step, sums[0]);
-                break;
-            case 2:
-                sum_2(window, s, row, weights, run, start, start_step, sums[0]);
-                break;
-            case 3:
-                sum_3(window, s, row, weights, run, start, start_step, sums[0]);
-                break;
-            case 4:
-                sum_4(window, s, row, weights, run, start, start_step, sums[0]);
-                break;
-            case 5:
-                sum_5(window, s, row, weights, run, start, start_step, sums[0]);
-                break;
-            default:
-                sum_6(window, s, row, weights, run, start, start_step, sums[0]);
+// Tiles of equal size, over the runs up to the next flush.
+inline void sum_tiles(const Sum& sum, const Piece* first, const Piece* end) {
+    switch (first->pixels) {
+        case 1:
+            return sum_1(sum, first, end);
+        case 2:
+            return sum_2(sum, first, end);
+        case 3:
+            return sum_3(sum, first, end);
+        case 4:
+            return sum_4(sum, first, end);
+        case 5:
+            return sum_5(sum, first, end);
+        default:
+            return sum_6(sum, first, end);
+    }
+}
+
+// All sums of a block; `offsets` are what they begin with, per channel. before(first, pixels) is called before some are
+// begun.
+template <typename Before>
+inline void sum_block(const PackedView<std::int8_t>& layer, const Block& block, std::size_t row, const Piece* pieces,
+                      std::size_t count, const std::int32_t* offsets, std::int32_t (*sums)[kLanes], Before before) {
+    Sum sum{layer.weights + block.weights, layer.runs + block.first_run, row,
+            static_cast<std::ptrdiff_t>(pieces->spacing), offsets, 0, sums};
+    for (const Run* last = layer.runs + block.last_run; sum.run != last;) {
+        for (const Piece *first = pieces, *end; first != pieces + count; first = end) {
+            for (end = first + 1; end != pieces + count && end->pixels == first->pixels && end != first + kTogether;) {
+                ++end;
+            }
+            if (sum.start_step == 0) before(first->first, static_cast<std::size_t>(end - first) * first->pixels);
+            sum_tiles(sum, first, end);
         }
+        do {
+            sum.weights += sum.run->steps * kLanes * 4;
+        } while (!sum.run++->flush);
+        sum.start = sums[0];
+        sum.start_step = sizeof sums[0];
     }
 }
 
@@ -122,7 +158,7 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
     const Position from = position_of(call.height, call.width, pixels.begin);
     const Finish finish(call.epilogue);
     const Stream stream(call.epilogue);
-    Piece pieces[kStrip];
+    Piece pieces[kStrip + 1];  // the loop looks at one more, and makes no use of it
     const std::size_t piece_count = tiles_of(layer, call, from, count, kTile, pieces);
     static constexpr std::int32_t kNothing[kLanes] = {};
     std::int32_t window_sums[kStrip];
@@ -132,12 +168,10 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
         const std::int32_t* offsets = layer.offsets + block.channel;
         const bool streams = stream.usable() && block.channels == kLanes;
         std::int32_t sums[kStrip][kLanes];
-        for (std::size_t tile = 0; tile < piece_count; ++tile) {
-            const Piece& piece = pieces[tile];
-            if (streams) stream.ask(pixels.begin + piece.first, piece.pixels, block.channel);
-            sum_tile(layer, block, call.row, piece.window, piece.spacing, piece.pixels,
-                     layer.shift == 0 ? offsets : kNothing, sums + piece.first);
-        }
+        const auto ask = [&](std::size_t first, std::size_t some) {
+            if (streams) stream.ask(pixels.begin + first, some, block.channel);
+        };
+        sum_block(layer, block, call.row, pieces, piece_count, layer.shift == 0 ? offsets : kNothing, sums, ask);
         if (layer.shift != 0) {
             if (layer.compensation != 0 && block.group != summed_group) {
                 compensate(layer, call, pieces, piece_count, block.group, window_sums);

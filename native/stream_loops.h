@@ -38,11 +38,12 @@ public:
     bool usable() const { return usable_; }
 
     // Asks for kLanes channels from `channel` on of some pixels: the floats of a pixel lie far from those of the next
-    // one, where the processor sees no pattern, and often in a far cache.
+    // one, where the processor sees no pattern, and often in a far cache. A line of codes is asked for with its first ones.
     void ask(std::size_t first, std::size_t pixels, std::size_t channel) const {
         const std::size_t step = epilogue_.channels, at = first * step + channel;
         if (epilogue_.residual && epilogue_.residual != floats_) ask_for(epilogue_.residual + at, step, pixels);
         if (floats_) ask_for(floats_ + at, step, pixels);
+        if (channel % kLine != 0) return;
         for (std::size_t index = 0; index < coded_; ++index) ask_for(codes_[index] + at, step, pixels);
     }
 
@@ -61,6 +62,7 @@ public:
 
 private:
     static constexpr std::size_t kMost = 3;  // consumers that read codes
+    static constexpr std::size_t kLine = 64;
 
     template <typename T>
     static void ask_for(const T* at, std::size_t step, std::size_t pixels) {
