@@ -113,34 +113,38 @@ inline void transform_inputs(const FloatWinogradView& layer, const Call& call, c
     }
 }
 
-// The products of C tiles at one pair of points, summed up over `parts` parities of rows and `steps` channels of each.
+// The products of C tiles from tile `begin` on, at one point of the rows and all points of the columns: each summed up
+// over `parts` parities of rows, both parities of columns (one at the last point), and channels.
 template <std::size_t C>
-void multiply_tiles(const float (*values)[kPlaceLanes], const float* weights, std::size_t parts, std::size_t steps,
-                    float (*to)[kGroupLanes]) {
-    Lanes sums[C][kVectors];
+void multiply_tiles(const float (*values)[T::kInHand][kPlaceLanes], std::size_t begin, const float* weights,
+                    std::size_t parts, std::size_t inputs, float (*to)[T::kInHand][kGroupLanes]) {
+    for (std::size_t q = 0; q < T::kPoints; ++q) {
+        const std::size_t steps = q + 1 == T::kPoints ? inputs : 2 * inputs;
+        Lanes sums[C][kVectors];
 #pragma GCC unroll 14
-    for (std::size_t c = 0; c < C; ++c) sums[c][0] = sums[c][1] = spread(0.0f);
-    for (std::size_t part = 0; part < parts; ++part) {
-        const float* from = values[0] + part * kPartLanes;
-        for (const float* end = from + steps; from != end; ++from, weights += kGroupLanes) {
-            const Lanes first = load(weights), second = load(weights + kWidth);
+        for (std::size_t c = 0; c < C; ++c) sums[c][0] = sums[c][1] = spread(0.0f);
+        for (std::size_t part = 0; part < parts; ++part) {
+            const float* from = values[q][begin] + part * kPartLanes;
+            for (const float* end = from + steps; from != end; ++from, weights += kGroupLanes) {
+                const Lanes first = load(weights), second = load(weights + kWidth);
 #pragma GCC unroll 14
-            for (std::size_t c = 0; c < C; ++c) {
-                const Lanes value = spread(from[c * kPlaceLanes]);
-                sums[c][0] = multiply_add(value, first, sums[c][0]);
-                sums[c][1] = multiply_add(value, second, sums[c][1]);
+                for (std::size_t c = 0; c < C; ++c) {
+                    const Lanes value = spread(from[c * kPlaceLanes]);
+                    sums[c][0] = multiply_add(value, first, sums[c][0]);
+                    sums[c][1] = multiply_add(value, second, sums[c][1]);
+                }
             }
         }
-    }
 #pragma GCC unroll 14
-    for (std::size_t c = 0; c < C; ++c) {
-        store(sums[c][0], to[c]);
-        store(sums[c][1], to[c] + kWidth);
+        for (std::size_t c = 0; c < C; ++c) {
+            store(sums[c][0], to[q][begin + c]);
+            store(sums[c][1], to[q][begin + c] + kWidth);
+        }
     }
 }
 
-using MultiplyTiles = void (*)(const float (*)[kPlaceLanes], const float*, std::size_t, std::size_t,
-                               float (*)[kGroupLanes]);
+using MultiplyTiles = void (*)(const float (*)[T::kInHand][kPlaceLanes], std::size_t, const float*, std::size_t,
+                               std::size_t, float (*)[T::kInHand][kGroupLanes]);
 
 struct MultiplyTable {
     MultiplyTiles of[kTilesAtOnce];  // by the number of tiles, less one
@@ -158,17 +162,13 @@ inline void compute_group(const FloatWinogradView& layer, std::size_t group, std
     constexpr std::size_t kPairs = 2 * T::kPoints - 1;
     const float* weights = layer.weights + group * kPairs * kPairs * layer.inputs * kGroupLanes;
     const std::size_t sets = (tiles + kTilesAtOnce - 1) / kTilesAtOnce;
+    const EvenParts even(tiles, sets);
     for (std::size_t p = 0; p < T::kPoints; ++p) {
         const std::size_t parts = p + 1 == T::kPoints ? 1 : 2;
-        for (std::size_t q = 0; q < T::kPoints; ++q) {
-            const std::size_t steps = q + 1 == T::kPoints ? layer.inputs : 2 * layer.inputs;
-            for (std::size_t set = 0; set < sets; ++set) {
-                const std::size_t begin = set * tiles / sets, end = (set + 1) * tiles / sets;
-                kMultiply.of[end - begin - 1](scratch.values[p][q] + begin, weights, parts, steps,
-                                              scratch.products[q] + begin);
-            }
-            weights += parts * steps * kGroupLanes;
+        for (std::size_t set = 0, begin = 0; set < sets; begin += even[set++]) {
+            kMultiply.of[even[set] - 1](scratch.values[p], begin, weights, parts, layer.inputs, scratch.products);
         }
+        weights += parts * kPairs * layer.inputs * kGroupLanes;
         for (std::size_t tile = 0; tile < tiles; ++tile) {
             for (std::size_t vector = 0; vector < kGroupLanes; vector += kWidth) {
                 Lanes m[T::kPoints], y[T::kOutput];
