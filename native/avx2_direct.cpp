@@ -72,31 +72,33 @@ static_assert(offsetof(Run, row) == 0 && offsetof(Run, column) == 8 && offsetof(
 #define WIDEN_5 BITSTRATA_WIDEN("8", "9")
 #define WIDEN_6 BITSTRATA_WIDEN("10", "11")
 
-#define BITSTRATA_RUN_ADDRESS "mov (%[run]),%[a]\n\timul %[row],%[a]\n\tadd 8(%[run]),%[a]\n\tadd (%[piece]),%[a]\n\t"
+#define BITSTRATA_RUN_ADDRESS(OF, TO)                                                                               \
+    "mov " OF "(%[run])," TO "\n\timul %[row]," TO "\n\tadd 8+" OF "(%[run])," TO "\n\tadd (%[piece])," TO "\n\t"
 
 #define BITSTRATA_SUM_PIXELS(P)                                                                                     \
     inline void sum_##P(const Sum& sum, const Piece* piece, const Piece* end) {                                     \
         const std::ptrdiff_t s = sum.spacing, s3 = 3 * s, s5 = 5 * s, start_step = sum.start_step;                  \
         const std::int8_t* w = sum.weights;                                                                         \
         const Run* run = sum.run;                                                                                   \
-        const std::uint8_t* a;                                                                                      \
+        const std::uint8_t *a, *next;                                                                               \
         const std::int32_t* start;                                                                                  \
         std::int32_t* out;                                                                                          \
         std::size_t count;                                                                                          \
-        asm volatile(BITSTRATA_RUN_ADDRESS "1:\n\t" BITSTRATA_##P(CLEAR)                                            \
-                     "2:\n\tmov 16(%[run]),%[count]\n\t"                                                            \
+        asm volatile(BITSTRATA_RUN_ADDRESS("0", "%[a]") "1:\n\t" BITSTRATA_##P(CLEAR)                               \
+                     "2:\n\tmov 16(%[run]),%[count]\n\t" BITSTRATA_RUN_ADDRESS("32", "%[next]")                     \
                      ".p2align 4\n3:\n\t"                                                                           \
                      "prefetcht0 4096(%[w])\n\t"                                                                    \
                      "vmovdqu (%[w]),%%ymm12\n\tvmovdqu 32(%[w]),%%ymm13\n\t" BITSTRATA_##P(ROW)                    \
                      "add $4,%[a]\n\tadd $64,%[w]\n\tdec %[count]\n\tjnz 3b\n\t"                                    \
-                     "add $32,%[run]\n\tcmpb $0,-8(%[run])\n\tjne 4f\n\t" BITSTRATA_RUN_ADDRESS "jmp 2b\n4:\n\t"    \
+                     "mov %[next],%[a]\n\tadd $32,%[run]\n\tcmpb $0,-8(%[run])\n\tje 2b\n\t"                        \
                      "mov 16(%[piece]),%[start]\n\tmov %[start],%[out]\n\tshl $6,%[out]\n\tadd %[sums],%[out]\n\t"  \
                      "imul %[start_step],%[start]\n\tadd %[begin],%[start]\n\t"                                     \
-                     "add $32,%[piece]\n\tmov %[first_run],%[run]\n\tmov %[weights],%[w]\n\t" BITSTRATA_RUN_ADDRESS \
+                     "add $32,%[piece]\n\tmov %[first_run],%[run]\n\tmov %[weights],%[w]\n\t"                       \
+                     BITSTRATA_RUN_ADDRESS("0", "%[a]")                                                             \
                      "vpcmpeqw %%ymm14,%%ymm14,%%ymm14\n\tvpsrlw $15,%%ymm14,%%ymm14\n\t" BITSTRATA_##P(WIDEN)      \
                      "cmp %[end],%[piece]\n\tjne 1b\n\t"                                                            \
-                     : [a] "=&r"(a), [w] "+&r"(w), [run] "+&r"(run), [count] "=&r"(count), [out] "=&r"(out),        \
-                       [start] "=&r"(start), [piece] "+&r"(piece)                                                   \
+                     : [a] "=&r"(a), [next] "=&r"(next), [w] "+&r"(w), [run] "+&r"(run), [count] "=&r"(count),      \
+                       [out] "=&r"(out), [start] "=&r"(start), [piece] "+&r"(piece)                                 \
                      : [s] "r"(s), [s3] "r"(s3), [s5] "r"(s5), [start_step] "r"(start_step), [row] "m"(sum.row),    \
                        [sums] "m"(sum.sums), [begin] "m"(sum.start), [first_run] "m"(sum.run),                      \
                        [weights] "m"(sum.weights), [end] "m"(end)                                                   \

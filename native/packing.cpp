@@ -92,6 +92,7 @@ void cut_runs(Packed<std::int8_t>& packed, int top) {
         block.first_run = first_run;
         block.last_run = cut.size();
     }
+    cut.push_back({});  // kernels look at the run that follows, and make no use of it
     packed.runs = std::move(cut);
 }
 
