@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "avx2_rows_loops.h"
 #include "finish_loops.h"
 #include "kernels.h"
 #include "stream_loops.h"
@@ -34,43 +35,14 @@ static_assert(offsetof(Run, row) == 0 && offsetof(Run, column) == 8 && offsetof(
 // Sixteen channels of some tiles, up to six pixels each, the windows of which are `s` bytes apart, over the runs up to
 // the next flush: sums[p] = start[p] + sums. Weights are asked for ahead: a block's are so few that the processor does
 // not see by itself what follows. In assembly, because twelve sums, two vectors of weights and two products take all
-// sixteen registers, and compilers put some of them on the stack; and because the next tile's first address must be known
-// before this one's sums are widened, lest all units wait for it.
-#define BITSTRATA_ROW(ADDRESS, X, Y)                                                             \
-    "vpbroadcastd " ADDRESS ",%%ymm14\n\tvpmaddubsw %%ymm12,%%ymm14,%%ymm15\n\t"                 \
-    "vpmaddubsw %%ymm13,%%ymm14,%%ymm14\n\tvpaddw %%ymm15,%%ymm" X ",%%ymm" X "\n\t"             \
-    "vpaddw %%ymm14,%%ymm" Y ",%%ymm" Y "\n\t"
-#define BITSTRATA_CLEAR(X, Y) "vpxor %%xmm" X ",%%xmm" X ",%%xmm" X "\n\tvpxor %%xmm" Y ",%%xmm" Y ",%%xmm" Y "\n\t"
+// sixteen registers, and compilers put some of them on the stack; and because the address of the next run or tile must
+// be known before this one's sums are done, lest all units wait for it.
 #define BITSTRATA_WIDEN(X, Y)                                                                    \
     "vpmaddwd %%ymm14,%%ymm" X ",%%ymm" X "\n\tvpmaddwd %%ymm14,%%ymm" Y ",%%ymm" Y "\n\t"       \
     "vpaddd (%[start]),%%ymm" X ",%%ymm" X "\n\tvpaddd 32(%[start]),%%ymm" Y ",%%ymm" Y "\n\t"   \
     "vmovdqu %%ymm" X ",(%[out])\n\tvmovdqu %%ymm" Y ",32(%[out])\n\t"                           \
     "add $64,%[out]\n\tadd %[start_step],%[start]\n\t"
 
-#define BITSTRATA_1(OF) OF##_1
-#define BITSTRATA_2(OF) BITSTRATA_1(OF) OF##_2
-#define BITSTRATA_3(OF) BITSTRATA_2(OF) OF##_3
-#define BITSTRATA_4(OF) BITSTRATA_3(OF) OF##_4
-#define BITSTRATA_5(OF) BITSTRATA_4(OF) OF##_5
-#define BITSTRATA_6(OF) BITSTRATA_5(OF) OF##_6
-#define ROW_1 BITSTRATA_ROW("(%[a])", "0", "1")
-#define ROW_2 BITSTRATA_ROW("(%[a],%[s])", "2", "3")
-#define ROW_3 BITSTRATA_ROW("(%[a],%[s],2)", "4", "5")
-#define ROW_4 BITSTRATA_ROW("(%[a],%[s3])", "6", "7")
-#define ROW_5 BITSTRATA_ROW("(%[a],%[s],4)", "8", "9")
-#define ROW_6 BITSTRATA_ROW("(%[a],%[s5])", "10", "11")
-#define CLEAR_1 BITSTRATA_CLEAR("0", "1")
-#define CLEAR_2 BITSTRATA_CLEAR("2", "3")
-#define CLEAR_3 BITSTRATA_CLEAR("4", "5")
-#define CLEAR_4 BITSTRATA_CLEAR("6", "7")
-#define CLEAR_5 BITSTRATA_CLEAR("8", "9")
-#define CLEAR_6 BITSTRATA_CLEAR("10", "11")
-#define WIDEN_1 BITSTRATA_WIDEN("0", "1")
-#define WIDEN_2 BITSTRATA_WIDEN("2", "3")
-#define WIDEN_3 BITSTRATA_WIDEN("4", "5")
-#define WIDEN_4 BITSTRATA_WIDEN("6", "7")
-#define WIDEN_5 BITSTRATA_WIDEN("8", "9")
-#define WIDEN_6 BITSTRATA_WIDEN("10", "11")
 
 #define BITSTRATA_RUN_ADDRESS(OF, TO)                                                                               \
     "mov " OF "(%[run])," TO "\n\timul %[row]," TO "\n\tadd 8+" OF "(%[run])," TO "\n\tadd (%[piece])," TO "\n\t"
@@ -84,18 +56,19 @@ static_assert(offsetof(Run, row) == 0 && offsetof(Run, column) == 8 && offsetof(
         const std::int32_t* start;                                                                                  \
         std::int32_t* out;                                                                                          \
         std::size_t count;                                                                                          \
-        asm volatile(BITSTRATA_RUN_ADDRESS("0", "%[a]") "1:\n\t" BITSTRATA_##P(CLEAR)                               \
+        asm volatile(BITSTRATA_RUN_ADDRESS("0", "%[a]") "1:\n\t" BITSTRATA_SUMS_##P(BITSTRATA_CLEAR)                \
                      "2:\n\tmov 16(%[run]),%[count]\n\t" BITSTRATA_RUN_ADDRESS("32", "%[next]")                     \
                      ".p2align 4\n3:\n\t"                                                                           \
                      "prefetcht0 4096(%[w])\n\t"                                                                    \
-                     "vmovdqu (%[w]),%%ymm12\n\tvmovdqu 32(%[w]),%%ymm13\n\t" BITSTRATA_##P(ROW)                    \
+                     "vmovdqu (%[w]),%%ymm12\n\tvmovdqu 32(%[w]),%%ymm13\n\t" BITSTRATA_ROWS_##P                    \
                      "add $4,%[a]\n\tadd $64,%[w]\n\tdec %[count]\n\tjnz 3b\n\t"                                    \
                      "mov %[next],%[a]\n\tadd $32,%[run]\n\tcmpb $0,-8(%[run])\n\tje 2b\n\t"                        \
                      "mov 16(%[piece]),%[start]\n\tmov %[start],%[out]\n\tshl $6,%[out]\n\tadd %[sums],%[out]\n\t"  \
                      "imul %[start_step],%[start]\n\tadd %[begin],%[start]\n\t"                                     \
                      "add $32,%[piece]\n\tmov %[first_run],%[run]\n\tmov %[weights],%[w]\n\t"                       \
                      BITSTRATA_RUN_ADDRESS("0", "%[a]")                                                             \
-                     "vpcmpeqw %%ymm14,%%ymm14,%%ymm14\n\tvpsrlw $15,%%ymm14,%%ymm14\n\t" BITSTRATA_##P(WIDEN)      \
+                     "vpcmpeqw %%ymm14,%%ymm14,%%ymm14\n\tvpsrlw $15,%%ymm14,%%ymm14\n\t"                           \
+                     BITSTRATA_SUMS_##P(BITSTRATA_WIDEN)                                                            \
                      "cmp %[end],%[piece]\n\tjne 1b\n\t"                                                            \
                      : [a] "=&r"(a), [next] "=&r"(next), [w] "+&r"(w), [run] "+&r"(run), [count] "=&r"(count),      \
                        [out] "=&r"(out), [start] "=&r"(start), [piece] "+&r"(piece)                                 \

@@ -2,6 +2,7 @@
 // where the results themselves fit 16 bits.
 #include <immintrin.h>
 
+#include "avx2_rows_loops.h"
 #include "winograd_loops.h"
 
 namespace bitstrata::avx2 {
@@ -39,117 +40,88 @@ struct Next {
     std::size_t step;
 };
 
-// Sums up the products of R tiles by 16 outputs in 16 bits, in steps of four inputs. In assembly, because compilers keep
-// some of the twelve sums in memory.
-#define BITSTRATA_ROW(ADDRESS, X, Y)                                                                                 \
-    "vpbroadcastd " ADDRESS ",%[t]\n\tvpmaddubsw %[w0],%[t],%[u]\n\tvpmaddubsw %[w1],%[t],%[t]\n\t"                  \
-    "vpaddw %[u],%[" X "],%[" X "]\n\tvpaddw %[t],%[" Y "],%[" Y "]\n\t"
-#define BITSTRATA_ZERO(NAME)                                                                                         \
-    "vpxor %[" NAME "0],%[" NAME "0],%[" NAME "0]\n\tvpxor %[" NAME "1],%[" NAME "1],%[" NAME "1]\n\t"
-#define BITSTRATA_THREE_ROWS \
-    BITSTRATA_ROW("(%[a])", "a0", "a1") BITSTRATA_ROW("(%[a],%[s])", "b0", "b1") BITSTRATA_ROW("(%[a],%[s],2)", "c0", "c1")
+// What the blocks of 16 outputs of a set of tiles have in common. Sums begin with `start`; both that and where they go
+// are given for the first block and the first tile.
+struct Sum {
+    const std::uint8_t* codes;
+    const std::int8_t* weights;
+    std::size_t steps, weight_step;
+    Next next;
+    const std::int32_t* start;
+    unsigned char* to;
+    std::size_t start_row, row;  // bytes from tile to tile
+    std::size_t blocks;
+};
+
+// R tiles by 16 outputs, block after block, in steps of four inputs. In assembly for the reasons that avx2_direct.cpp
+// gives.
+#define BITSTRATA_ADD_START(X, Y)                                                                                   \
+    "vpmaddwd %%ymm14,%%ymm" X ",%%ymm" X "\n\tvpmaddwd %%ymm14,%%ymm" Y ",%%ymm" Y "\n\t"                          \
+    "vpaddd (%[start]),%%ymm" X ",%%ymm" X "\n\tvpaddd 32(%[start]),%%ymm" Y ",%%ymm" Y "\n\t"
+#define BITSTRATA_NEXT_TILE "add %[row],%[out]\n\tadd %[start_row],%[start]\n\t"
+#define BITSTRATA_WIDE(X, Y)                                                                                        \
+    BITSTRATA_ADD_START(X, Y)                                                                                       \
+    "vmovdqu %%ymm" X ",(%[out])\n\tvmovdqu %%ymm" Y ",32(%[out])\n\t" BITSTRATA_NEXT_TILE
+#define BITSTRATA_NARROW(X, Y)                                                                                      \
+    BITSTRATA_ADD_START(X, Y)                                                                                       \
+    "vpslld $16,%%ymm" Y ",%%ymm" Y "\n\tvpblendw $0xAA,%%ymm" Y ",%%ymm" X ",%%ymm" X "\n\t"                       \
+    "vmovdqu %%ymm" X ",(%[out])\n\t" BITSTRATA_NEXT_TILE
 #define BITSTRATA_NEAR "prefetcht0 4096(%[w])\n\t"
 #define BITSTRATA_FAR "prefetcht0 (%[n])\n\tadd %[ns],%[n]\n\t"
-#define BITSTRATA_LOOP(FETCH, ZEROS, ROWS)                                                                           \
-    BITSTRATA_ZERO("a") BITSTRATA_ZERO("b") BITSTRATA_ZERO("c") ZEROS                                                \
-    ".p2align 4\n1:\n\tvmovdqu (%[w]),%[w0]\n\tvmovdqu 32(%[w]),%[w1]\n\t" FETCH ROWS                               \
-    "add $4,%[a]\n\tadd $4,%[b]\n\tadd %[ws],%[w]\n\tdec %[steps]\n\tjnz 1b\n\t"
-#define BITSTRATA_SUM(NAME, ROW) [NAME##0] "=&x"(sums[ROW][0]), [NAME##1] "=&x"(sums[ROW][1])
-#define BITSTRATA_OPERANDS                                                                                           \
-    [a] "+r"(a), [b] "+r"(b), [w] "+r"(w), [n] "+r"(next.at), [steps] "+r"(steps), [t] "=&x"(t), [u] "=&x"(u), [w0] "=&x"(w0),           \
-        [w1] "=&x"(w1), BITSTRATA_SUM(a, 0), BITSTRATA_SUM(b, 1), BITSTRATA_SUM(c, 2)
-#define BITSTRATA_INPUTS [s] "r"(row), [ws] "r"(weight_step), [ns] "r"(next.step) : "cc", "memory"
 
-#define BITSTRATA_BY_ROWS(FETCH)                                                                                     \
-    if constexpr (R == 3) {                                                                                          \
-        asm volatile(BITSTRATA_LOOP(FETCH, "", BITSTRATA_THREE_ROWS) : BITSTRATA_OPERANDS : BITSTRATA_INPUTS);       \
-    } else if constexpr (R == 4) {                                                                                   \
-        asm volatile(BITSTRATA_LOOP(FETCH, BITSTRATA_ZERO("d"),                                                      \
-                                    BITSTRATA_THREE_ROWS BITSTRATA_ROW("(%[b])", "d0", "d1"))                        \
-                     : BITSTRATA_OPERANDS, BITSTRATA_SUM(d, 3)                                                       \
-                     : BITSTRATA_INPUTS);                                                                            \
-    } else if constexpr (R == 5) {                                                                                   \
-        asm volatile(BITSTRATA_LOOP(FETCH, BITSTRATA_ZERO("d") BITSTRATA_ZERO("e"),                                  \
-                                    BITSTRATA_THREE_ROWS BITSTRATA_ROW("(%[b])", "d0", "d1")                         \
-                                        BITSTRATA_ROW("(%[b],%[s])", "e0", "e1"))                                    \
-                     : BITSTRATA_OPERANDS, BITSTRATA_SUM(d, 3), BITSTRATA_SUM(e, 4)                                  \
-                     : BITSTRATA_INPUTS);                                                                            \
-    } else {                                                                                                         \
-        asm volatile(BITSTRATA_LOOP(FETCH, BITSTRATA_ZERO("d") BITSTRATA_ZERO("e") BITSTRATA_ZERO("f"),              \
-                                    BITSTRATA_THREE_ROWS BITSTRATA_ROW("(%[b])", "d0", "d1")                         \
-                                        BITSTRATA_ROW("(%[b],%[s])", "e0", "e1")                                     \
-                                            BITSTRATA_ROW("(%[b],%[s],2)", "f0", "f1"))                              \
-                     : BITSTRATA_OPERANDS, BITSTRATA_SUM(d, 3), BITSTRATA_SUM(e, 4), BITSTRATA_SUM(f, 5)             \
-                     : BITSTRATA_INPUTS);                                                                            \
-    }
+#define BITSTRATA_SUM_TILES(R, FETCH, STORE, SIZE)                                                                  \
+    asm volatile("1:\n\t" BITSTRATA_SUMS_##R(BITSTRATA_CLEAR) "mov %[steps],%[count]\n\t"                           \
+                 ".p2align 4\n2:\n\t"                                                                               \
+                 "vmovdqu (%[w]),%%ymm12\n\tvmovdqu 32(%[w]),%%ymm13\n\t" FETCH BITSTRATA_ROWS_##R                  \
+                 "add $4,%[a]\n\tadd %[ws],%[w]\n\tdec %[count]\n\tjnz 2b\n\t"                                      \
+                 "sub %[codes_back],%[a]\n\tsub %[weights_back],%[w]\n\t"                                           \
+                 "vpcmpeqw %%ymm14,%%ymm14,%%ymm14\n\tvpsrlw $15,%%ymm14,%%ymm14\n\t" BITSTRATA_SUMS_##R(STORE)     \
+                 "sub %[start_back],%[start]\n\tsub %[back],%[out]\n\tadd $" SIZE ",%[out]\n\t"                     \
+                 "dec %[blocks]\n\tjnz 1b\n\t"                                                                      \
+                 : [a] "+&r"(a), [w] "+&r"(w), [n] "+&r"(sum.next.at), [count] "=&r"(count), [start] "+&r"(start),  \
+                   [out] "+&r"(out), [blocks] "+&r"(blocks)                                                         \
+                 : [s] "r"(s), [s3] "r"(s3), [s5] "r"(s5), [ws] "r"(sum.weight_step), [ns] "r"(sum.next.step),      \
+                   [steps] "m"(sum.steps), [codes_back] "m"(codes_back), [weights_back] "m"(weights_back),          \
+                   [start_row] "m"(sum.start_row), [row] "m"(sum.row), [start_back] "m"(start_back),                \
+                   [back] "m"(back)                                                                                 \
+                 : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",  \
+                   "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
 
-template <int R, bool Far>
-ALWAYS_INLINE void sum_products(const std::uint8_t* a, std::size_t row, const std::int8_t* w, std::size_t weight_step,
-                                Next& next, std::size_t steps, __m256i (&sums)[R][2]) {
-    const std::uint8_t* b = a + 3 * row;
-    __m256i t, u, w0, w1;
-    if constexpr (Far) {
-        BITSTRATA_BY_ROWS(BITSTRATA_FAR)
-    } else {
-        BITSTRATA_BY_ROWS(BITSTRATA_NEAR)
+template <bool Far, bool Narrow>
+void sum_tiles(std::size_t rows, std::ptrdiff_t s, Sum& sum) {
+    const std::ptrdiff_t s3 = 3 * s, s5 = 5 * s;
+    const std::uint8_t* a = sum.codes;
+    const std::int8_t* w = sum.weights;
+    const std::int32_t* start = sum.start;
+    unsigned char* out = sum.to;
+    const std::size_t codes_back = sum.steps * 4, weights_back = sum.steps * sum.weight_step - 64;
+    const std::size_t made = rows < 3 ? 3 : rows, start_back = made * sum.start_row - 64, back = made * sum.row;
+    std::size_t count, blocks = sum.blocks;
+#define BITSTRATA_BY_STORE(R)                                                                                       \
+    if constexpr (Far && Narrow) {                                                                                  \
+        BITSTRATA_SUM_TILES(R, BITSTRATA_FAR, BITSTRATA_NARROW, "32");                                              \
+    } else if constexpr (Far) {                                                                                     \
+        BITSTRATA_SUM_TILES(R, BITSTRATA_FAR, BITSTRATA_WIDE, "64");                                                \
+    } else if constexpr (Narrow) {                                                                                  \
+        BITSTRATA_SUM_TILES(R, BITSTRATA_NEAR, BITSTRATA_NARROW, "32");                                             \
+    } else {                                                                                                        \
+        BITSTRATA_SUM_TILES(R, BITSTRATA_NEAR, BITSTRATA_WIDE, "64");                                               \
     }
+    switch (rows) {
+        case 6:
+            BITSTRATA_BY_STORE(6)
+            break;
+        case 5:
+            BITSTRATA_BY_STORE(5)
+            break;
+        case 4:
+            BITSTRATA_BY_STORE(4)
+            break;
+        default:  // where there are fewer than three, the rows beyond hold anything, and are not used
+            BITSTRATA_BY_STORE(3)
+    }
+#undef BITSTRATA_BY_STORE
 }
-#undef BITSTRATA_ROW
-#undef BITSTRATA_ZERO
-#undef BITSTRATA_THREE_ROWS
-#undef BITSTRATA_LOOP
-#undef BITSTRATA_SUM
-#undef BITSTRATA_OPERANDS
-#undef BITSTRATA_INPUTS
-#undef BITSTRATA_NEAR
-#undef BITSTRATA_FAR
-#undef BITSTRATA_BY_ROWS
-
-// R tiles by 16 outputs. Narrow sums need no widening on the way; the low halves of the 32-bit lanes stored are the
-// first eight outputs, the high halves the others.
-template <int R, bool Far>
-void multiply_tiles(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, const std::int8_t* weights,
-                    const std::int32_t* start, unsigned char* to, const Next* fetched) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    const std::size_t weight_step = layer.lanes * 4;
-    Next next{};
-    if (Far) next = *fetched;
-    if (layer.narrow) {
-        __m256i sums[R][2];
-        sum_products<R, Far>(codes, layer.code_row, weights, weight_step, next, layer.steps, sums);
-        for (int r = 0; r < R; ++r) {
-            const __m256i first = _mm256_add_epi32(_mm256_madd_epi16(sums[r][0], ones), load(start));
-            const __m256i second = _mm256_add_epi32(_mm256_madd_epi16(sums[r][1], ones), load(start + 8));
-            store(_mm256_blend_epi16(first, _mm256_slli_epi32(second, 16), 0xAA), to + r * layer.lanes * 2);
-        }
-        return;
-    }
-    std::size_t start_row = 0;  // all tiles start with the same sums, then each with its own
-    for (std::uint32_t run = layer.cuts[place]; run < layer.cuts[place + 1]; ++run) {
-        __m256i sums[R][2];
-        const std::size_t steps = layer.runs[run];
-        sum_products<R, Far>(codes, layer.code_row, weights, weight_step, next, steps, sums);
-        codes += steps * 4;
-        weights += steps * weight_step;
-        for (int r = 0; r < R; ++r) {
-            for (int half = 0; half < 2; ++half) {
-                const __m256i before = load(start + r * start_row + half * 8);
-                const __m256i widened = _mm256_madd_epi16(sums[r][half], ones);
-                store(_mm256_add_epi32(widened, before), to + r * layer.lanes * 4 + half * 32);
-            }
-        }
-        start = reinterpret_cast<const std::int32_t*>(to);
-        start_row = layer.lanes;
-    }
-}
-
-using Multiply = void (*)(const WinogradView&, std::size_t, const std::uint8_t*, const std::int8_t*, const std::int32_t*,
-                          unsigned char*, const Next*);
-
-// Where there are fewer than three tiles, the rows beyond hold anything, and are not used.
-template <bool Far>
-constexpr Multiply kMultiply[kRows] = {multiply_tiles<3, Far>, multiply_tiles<3, Far>, multiply_tiles<3, Far>,
-                                       multiply_tiles<4, Far>, multiply_tiles<5, Far>, multiply_tiles<6, Far>};
 
 struct Isa {
     using Bytes = avx2::Bytes;
@@ -161,22 +133,31 @@ struct Isa {
 
     static std::size_t row_bytes(const WinogradView& layer) { return layer.lanes * (layer.narrow ? 2 : 4); }
 
+    // Narrow sums need no widening on the way; the low halves of the 32-bit lanes stored are the first eight outputs of
+    // a block, the high halves the others.
     static void multiply(const WinogradView& layer, std::size_t place, const std::uint8_t* codes, const Parts& parts,
                          unsigned char* to) {
         const std::size_t size = layer.lanes * layer.steps * 4, blocks = layer.lanes / kLanes;
-        const std::int8_t* weights = layer.weights + place * size;
-        const std::int32_t* starts = layer.starts + place * layer.lanes;
         const bool far = size > kNear;
-        const auto& loops = far ? kMultiply<true> : kMultiply<false>;
-        const std::size_t passes = far ? parts.count * blocks : 1;
-        Next next{weights + size, far ? layer.lanes * 4 / passes : 0};
+        const auto sum_tiles = layer.narrow ? (far ? avx2::sum_tiles<true, true> : avx2::sum_tiles<false, true>)
+                                            : (far ? avx2::sum_tiles<true, false> : avx2::sum_tiles<false, false>);
         for (std::size_t part = 0; part < parts.count; ++part) {
             const std::size_t first = parts.first[part], rows = parts.first[part + 1] - first;
-            for (std::size_t block = 0; block < blocks; ++block) {
-                const std::size_t lane = block * kLanes;
-                loops[rows - 1](layer, place, codes + first * layer.code_row, weights + lane * 4, starts + lane,
-                                to + first * row_bytes(layer) + lane * (layer.narrow ? 2 : 4), &next);
-                if (far) next.at += size / passes;
+            Sum sum{codes + first * layer.code_row, layer.weights + place * size, layer.steps, layer.lanes * 4,
+                    {layer.weights + (place + 1) * size + part * size / parts.count,
+                     far ? layer.lanes * 4 / (parts.count * blocks) : 0},
+                    layer.starts + place * layer.lanes, to + first * row_bytes(layer), 0, row_bytes(layer), blocks};
+            if (layer.narrow) {
+                sum_tiles(rows, static_cast<std::ptrdiff_t>(layer.code_row), sum);
+                continue;
+            }
+            for (std::uint32_t run = layer.cuts[place]; run < layer.cuts[place + 1]; ++run) {
+                sum.steps = layer.runs[run];
+                sum_tiles(rows, static_cast<std::ptrdiff_t>(layer.code_row), sum);
+                sum.codes += sum.steps * 4;
+                sum.weights += sum.steps * sum.weight_step;
+                sum.start = reinterpret_cast<const std::int32_t*>(sum.to);  // first all the same, then each its own
+                sum.start_row = sum.row;
             }
         }
     }
