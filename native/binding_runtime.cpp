@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +11,8 @@
 #include <limits>
 #include <optional>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "binding.h"
 #include "limits.h"
@@ -170,6 +173,25 @@ void bind_runtime(nb::module_& m) {
                 new (self) Output(output_of(buffer, inverse_step, zero_point, top));
             },
             "buffer"_a, "inverse_step"_a, "zero_point"_a, "top"_a);
+
+    m.def(
+        "code_lines",
+        [](const Array<float, 2>& table, std::int64_t most, const Output& output, const std::string& activation)
+            -> std::optional<std::vector<std::pair<float, float>>> {
+            require(table.shape(0) == 2 && most > 0, "a table of scales and biases, and a bound");
+            const std::size_t channels = table.shape(1);
+            const float* scale = table.data();
+            const auto lines =
+                code_lines(scale, scale + channels, channels, most, output, activation_named(activation));
+            if (!lines) return std::nullopt;
+            std::vector<std::pair<float, float>> made;
+            for (std::size_t channel = 0; channel < channels; ++channel) {
+                made.emplace_back(lines->slope[channel], lines->offset[channel]);
+            }
+            return made;
+        },
+        "table"_a.noconvert(), "most"_a, "output"_a, "activation"_a,
+        "Slope and offset of each channel's codes; None where accumulators up to `most` have no such lines.");
 
     nb::class_<HeldProgram>(m, "Program")
         .def(nb::init<>())

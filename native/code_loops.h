@@ -33,13 +33,18 @@ ALWAYS_INLINE void store_some(__m128i bytes, std::uint8_t* to, std::size_t chann
     _mm_mask_storeu_epi8(to, static_cast<__mmask16>((1u << channels) - 1), bytes);
 }
 
-// Values of any size that fits 32 bits: `count` pixels, `step` bytes apart.
+// Values of any size that fits 32 bits: `count` pixels, `step` bytes apart. Moved says that they have the zero point in
+// them.
+template <bool Moved>
 ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t step,
                                std::size_t count, std::size_t channels) {
     const auto rounded = [&](std::size_t p) { return _mm512_cvtps_epi32(y[p].parts[0].values); };
     const __m512i zero_point = _mm512_set1_epi16(coder.zero_point);
-    const __m512i one = _mm512_adds_epi16(_mm512_packs_epi32(rounded(0), rounded(1)), zero_point);
-    const __m512i other = _mm512_adds_epi16(_mm512_packs_epi32(rounded(2), rounded(3)), zero_point);
+    __m512i one = _mm512_packs_epi32(rounded(0), rounded(1)), other = _mm512_packs_epi32(rounded(2), rounded(3));
+    if (!Moved) {
+        one = _mm512_adds_epi16(one, zero_point);
+        other = _mm512_adds_epi16(other, zero_point);
+    }
     __m512i bytes = _mm512_packus_epi16(one, other);
     bytes = _mm512_max_epu8(bytes, _mm512_set1_epi8(static_cast<char>(coder.first)));
     bytes = _mm512_min_epu8(bytes, _mm512_set1_epi8(static_cast<char>(coder.last)));
@@ -86,13 +91,15 @@ ALWAYS_INLINE void store_some(__m128i bytes, std::uint8_t* to, std::size_t chann
     }
 }
 
+template <bool Moved>
 ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t step,
                                std::size_t count, std::size_t channels) {
     const __m256i zero_point = _mm256_set1_epi16(coder.zero_point);
     const auto shorts = [&](std::size_t p) {
         const __m256i first = _mm256_cvtps_epi32(y[p].parts[0].values);
         const __m256i second = _mm256_cvtps_epi32(y[p].parts[1].values);
-        return _mm256_adds_epi16(_mm256_packs_epi32(first, second), zero_point);
+        const __m256i packed = _mm256_packs_epi32(first, second);
+        return Moved ? packed : _mm256_adds_epi16(packed, zero_point);
     };
     __m256i bytes = _mm256_packus_epi16(shorts(0), shorts(1));
     bytes = _mm256_max_epu8(bytes, _mm256_set1_epi8(static_cast<char>(coder.first)));
@@ -107,12 +114,13 @@ ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std
 
 constexpr std::size_t kGroup = 1;
 
+template <bool Moved>
 ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t /*step*/,
                                std::size_t /*count*/, std::size_t channels) {
     const auto shorts = [&](std::size_t part) {
         const int16x4_t first = vqmovn_s32(vcvtnq_s32_f32(y[0].parts[part].values));
         const int16x8_t both = vqmovn_high_s32(first, vcvtnq_s32_f32(y[0].parts[part + 1].values));
-        return vqaddq_s16(both, vdupq_n_s16(coder.zero_point));
+        return Moved ? both : vqaddq_s16(both, vdupq_n_s16(coder.zero_point));
     };
     uint8x16_t bytes = vqmovun_high_s16(vqmovun_s16(shorts(0)), shorts(2));
     bytes = vminq_u8(vmaxq_u8(bytes, vdupq_n_u8(coder.first)), vdupq_n_u8(coder.last));
@@ -126,6 +134,7 @@ ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std
 
 constexpr std::size_t kGroup = 1;
 
+template <bool Moved>
 ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t /*step*/,
                                std::size_t /*count*/, std::size_t channels) {
     float values[kLanes];

@@ -32,6 +32,8 @@ struct Epilogue {
     std::size_t output_count;
     const float* scale;  // per channel, or null: y is the accumulator itself
     const float* bias;
+    const float* slope;  // of lines that give codes (code_lines.h), or null
+    const float* offset;
     const float* residual;  // dense, of the result's shape, or null
     Activation activation;
     std::int32_t* accumulators;  // for tests: where raw integers go instead of all the above, or null

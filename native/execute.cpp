@@ -70,6 +70,10 @@ Epilogue Plan::epilogue_of(const Step& step, unsigned char* arena) {
         epilogue.scale = step.layer->scale.data();
         epilogue.bias = step.layer->bias.data();
     }
+    if (step.lines) {
+        epilogue.slope = step.lines->slope.data();
+        epilogue.offset = step.lines->offset.data();
+    }
     if (step.has_residual) epilogue.residual = reinterpret_cast<const float*>(arena + step.residual.offset);
     epilogue.activation = step.activation;
     epilogue.channels = step.result.channels;

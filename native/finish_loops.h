@@ -17,12 +17,12 @@ struct Table {
     Pixel scale, bias;
 };
 
-inline Table table_of(const Epilogue& epilogue, std::size_t channel) {
-    Table table{epilogue.scale != nullptr, {}, {}};
+inline Table table_of(const float* scale, const float* bias, std::size_t channel) {
+    Table table{scale != nullptr, {}, {}};
     for (std::size_t part = 0; part < kParts; ++part) {
         const std::size_t at = channel + part * kWidth;
-        table.scale.parts[part] = table.scaled ? load(epilogue.scale + at) : spread(1.0f);
-        table.bias.parts[part] = table.scaled ? load(epilogue.bias + at) : spread(0.0f);
+        table.scale.parts[part] = table.scaled ? load(scale + at) : spread(1.0f);
+        table.bias.parts[part] = table.scaled ? load(bias + at) : spread(0.0f);
     }
     return table;
 }
@@ -79,9 +79,12 @@ inline bool fits(const Table& table, const Coder& coder) {
     return all;
 }
 
-// Codes of value(p) for all pixels p, each asked for once: it may overwrite what it is made of. Clamped says that they may
-// be too large to be rounded as they are.
-template <bool Clamped, typename Value>
+// Numbers that codes are made of: of any size; such that, multiplied with the inverse step, they fit 32 bits; or by a
+// line, so that they have only to be rounded and bounded.
+enum class Numbers { any, fitting, by_line };
+
+// Codes of value(p) for all pixels p, each asked for once: it may overwrite what it is made of.
+template <Numbers Kind, typename Value>
 inline void store_codes(Value value, std::size_t pixels, const Coder& coder, std::uint8_t* to, std::size_t step,
                         std::size_t channels) {
     const Lanes inverse = spread(coder.inverse_step), low = spread(coder.low), high = spread(coder.high);
@@ -89,8 +92,8 @@ inline void store_codes(Value value, std::size_t pixels, const Coder& coder, std
         Pixel y = value(p);
         for (std::size_t part = 0; part < kParts; ++part) {
             Lanes& lanes = y.parts[part];
-            lanes = lanes * inverse;
-            if (Clamped) lanes = at_most(at_least(lanes, low), high);
+            if (Kind != Numbers::by_line) lanes = lanes * inverse;
+            if (Kind == Numbers::any) lanes = at_most(at_least(lanes, low), high);
         }
         return y;
     };
@@ -99,13 +102,13 @@ inline void store_codes(Value value, std::size_t pixels, const Coder& coder, std
     for (; p + kGroup <= pixels; p += kGroup, to += kGroup * step) {
 #pragma GCC unroll 4
         for (std::size_t index = 0; index < kGroup; ++index) group[index] = coded(p + index);
-        store_group(group, coder, to, step, kGroup, channels);
+        store_group<Kind == Numbers::by_line>(group, coder, to, step, kGroup, channels);
     }
     if (p == pixels) return;
     for (std::size_t index = 0; index < kGroup; ++index) {
         group[index] = p + index < pixels ? coded(p + index) : group[0];
     }
-    store_group(group, coder, to, step, pixels - p, channels);
+    store_group<Kind == Numbers::by_line>(group, coder, to, step, pixels - p, channels);
 }
 
 // The common case: one consumer, which reads codes, and an activation that is a bound.
@@ -115,10 +118,24 @@ inline void finish_codes(const Row<T>& row, const Table& table, const Coder& cod
         return scaled_pixel<T, Residual>(row, table, p);
     };
     if (fits) {
-        store_codes<false>(value, row.pixels, coder, to, row.step, row.channels);
+        store_codes<Numbers::fitting>(value, row.pixels, coder, to, row.step, row.channels);
     } else {
-        store_codes<true>(value, row.pixels, coder, to, row.step, row.channels);
+        store_codes<Numbers::any>(value, row.pixels, coder, to, row.step, row.channels);
     }
+}
+
+// The same by lines.
+template <typename T>
+inline void finish_lines(const Row<T>& row, const Table& lines, const Coder& coder, std::uint8_t* to) {
+    const auto value = [&](std::size_t p) __attribute__((always_inline)) {
+        Pixel y;
+        for (std::size_t part = 0; part < kParts; ++part) {
+            const Lanes sum = load(row.tile[p] + part * kWidth);
+            y.parts[part] = multiply_add(sum, lines.scale.parts[part], lines.bias.parts[part]);
+        }
+        return y;
+    };
+    store_codes<Numbers::by_line>(value, row.pixels, coder, to, row.step, row.channels);
 }
 
 template <typename T, bool Residual>
@@ -186,7 +203,7 @@ inline void finish_any(const Epilogue& epilogue, const Row<T>& row, const Table&
         };
         if (output.buffer.codes) {
             const Coder coder = coder_of(output, Activation::none);
-            store_codes<true>(value, row.pixels, coder, codes_at(output.buffer), row.step, row.channels);
+            store_codes<Numbers::any>(value, row.pixels, coder, codes_at(output.buffer), row.step, row.channels);
         } else if (float* to = floats_at(output.buffer); to != floats) {
             for (std::size_t p = 0; p < row.pixels; ++p) store_floats(value(p), to + p * row.step, row.channels);
         }
@@ -205,7 +222,7 @@ inline void finish_both(const Row<T>& row, const Table& table, const Coder& code
         store_floats(bounded, floats + p * row.step, row.channels);
         return bounded;
     };
-    store_codes<true>(value, row.pixels, coder, to, row.step, row.channels);
+    store_codes<Numbers::any>(value, row.pixels, coder, to, row.step, row.channels);
 }
 
 // Moves a position on by one row's end.
@@ -246,8 +263,11 @@ public:
     void operator()(const T (*tile)[kLanes], Position at, std::size_t first, std::size_t pixels, std::size_t channel,
                     std::size_t channels) const {
         if (epilogue_.accumulators) return copy(tile, first, pixels, channel, channels);
-        const Table table = table_of(epilogue_, channel);
-        const bool small = simple_ && !epilogue_.residual && std::is_integral<T>::value && fits(table, coder_);
+        constexpr bool kWhole = std::is_integral<T>::value;
+        const bool by_lines = kFused && kWhole && epilogue_.slope;
+        const Table table = by_lines ? table_of(epilogue_.slope, epilogue_.offset, channel)
+                                     : table_of(epilogue_.scale, epilogue_.bias, channel);
+        const bool small = kWhole && !by_lines && simple_ && !epilogue_.residual && fits(table, coder_);
         while (pixels > 0) {
             const std::size_t left = dense_ ? pixels : width_ - at.x, some = left < pixels ? left : pixels;
             Row<T> row{tile, nullptr, some, channels, epilogue_.channels};
@@ -269,7 +289,9 @@ public:
             } else {
                 const Buffer& buffer = epilogue_.outputs[0].buffer;
                 std::uint8_t* to = epilogue_.arena + buffer.offset + place_of(epilogue_, buffer, at, channel);
-                if (row.residual) {
+                if (by_lines) {
+                    finish_lines(row, table, coder_, to);
+                } else if (row.residual) {
                     finish_codes<T, true>(row, table, coder_, false, to);
                 } else {
                     finish_codes<T, false>(row, table, coder_, small, to);

@@ -19,8 +19,6 @@ using T = FloatTile3;
 
 constexpr std::size_t kTilesAtOnce = 14;  // by two vectors: 28 sums, two vectors of weights and one of values
 
-ALWAYS_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.values, b.values, c.values)}; }
-
 // A place of the parts: from an even row and from the odd one that follows it.
 ALWAYS_INLINE Lanes load_place(const float* even, const float* odd, std::size_t /*part*/) {
     return {_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(even)), _mm256_loadu_ps(odd), 1)};
@@ -29,8 +27,6 @@ ALWAYS_INLINE Lanes load_place(const float* even, const float* odd, std::size_t 
 #else
 
 constexpr std::size_t kTilesAtOnce = 6;  // twelve sums
-
-ALWAYS_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return {_mm256_fmadd_ps(a.values, b.values, c.values)}; }
 
 ALWAYS_INLINE Lanes load_place(const float* even, const float* odd, std::size_t part) {
     return load(part == 0 ? even : odd);

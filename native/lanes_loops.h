@@ -45,6 +45,9 @@ inline Lanes operator/(Lanes a, Lanes b) { return {_mm512_div_ps(a.values, b.val
 // The bound, where x is not a number.
 inline Lanes at_least(Lanes x, Lanes low) { return {_mm512_max_ps(x.values, low.values)}; }
 inline Lanes at_most(Lanes x, Lanes high) { return {_mm512_min_ps(x.values, high.values)}; }
+// a * b + c, rounded once.
+constexpr bool kFused = true;
+inline Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.values, b.values, c.values)}; }
 inline bool all_below(Lanes x, Lanes bound) {
     return _mm512_cmp_ps_mask(x.values, bound.values, _CMP_LT_OQ) == 0xffff;
 }
@@ -87,6 +90,9 @@ inline Lanes operator/(Lanes a, Lanes b) { return {_mm256_div_ps(a.values, b.val
 // The bound, where x is not a number.
 inline Lanes at_least(Lanes x, Lanes low) { return {_mm256_max_ps(x.values, low.values)}; }
 inline Lanes at_most(Lanes x, Lanes high) { return {_mm256_min_ps(x.values, high.values)}; }
+// a * b + c, rounded once.
+constexpr bool kFused = true;
+inline Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return {_mm256_fmadd_ps(a.values, b.values, c.values)}; }
 inline bool all_below(Lanes x, Lanes bound) {
     return _mm256_movemask_ps(_mm256_cmp_ps(x.values, bound.values, _CMP_LT_OQ)) == 0xff;
 }
@@ -128,6 +134,9 @@ inline Lanes at_least(Lanes x, Lanes low) {
 inline Lanes at_most(Lanes x, Lanes high) {
     return {vbslq_f32(vcltq_f32(x.values, high.values), x.values, high.values)};
 }
+// a * b + c, rounded once.
+constexpr bool kFused = true;
+inline Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return {vfmaq_f32(c.values, a.values, b.values)}; }
 inline bool all_below(Lanes x, Lanes bound) { return vminvq_u32(vcltq_f32(x.values, bound.values)) != 0; }
 inline Lanes without_sign(Lanes x) { return {vabsq_f32(x.values)}; }
 
@@ -184,6 +193,8 @@ inline Lanes operator/(Lanes a, Lanes b) {
 inline Lanes at_least(Lanes x, Lanes low) {
     return each([&](std::size_t i) { return x.values[i] > low.values[i] ? x.values[i] : low.values[i]; });
 }
+constexpr bool kFused = false;  // without an instruction for it, what it would save is lost
+inline Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return a * b + c; }
 inline bool all_below(Lanes x, Lanes bound) {
     bool all = true;
     for (std::size_t i = 0; i < kWidth; ++i) all = all && x.values[i] < bound.values[i];

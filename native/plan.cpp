@@ -26,19 +26,6 @@ T named(const std::unordered_map<std::string, T>& table, const std::string& name
     return found->second;
 }
 
-Activation activation_named(const std::string& name) {
-    static const std::unordered_map<std::string, Activation> table = {
-        {"none", Activation::none},
-        {"relu", Activation::relu},
-        {"relu6", Activation::relu6},
-        {"hard_sigmoid", Activation::hard_sigmoid},
-        {"hard_swish", Activation::hard_swish},
-        {"sigmoid", Activation::sigmoid},
-        {"silu", Activation::silu},
-    };
-    return named(table, name);
-}
-
 FloatKind kind_named(const std::string& name) {
     static const std::unordered_map<std::string, FloatKind> table = {
         {"input", FloatKind::input},
@@ -91,6 +78,19 @@ Window window_of(Parameters& parameters) {
 std::size_t elements(const Image& image) { return image.batch * image.height * image.width * image.channels; }
 
 }  // namespace
+
+Activation activation_named(const std::string& name) {
+    static const std::unordered_map<std::string, Activation> table = {
+        {"none", Activation::none},
+        {"relu", Activation::relu},
+        {"relu6", Activation::relu6},
+        {"hard_sigmoid", Activation::hard_sigmoid},
+        {"hard_swish", Activation::hard_swish},
+        {"sigmoid", Activation::sigmoid},
+        {"silu", Activation::silu},
+    };
+    return named(table, name);
+}
 
 Plan::Plan(const Program& program, std::size_t arena_bytes, Image input)
     : program_(program), arena_bytes_(arena_bytes), input_(input) {}
@@ -163,6 +163,10 @@ void Plan::bind_convolution(Step& step) const {
     require((step.result.height - 1) * g.stride_height + g.dilation_height * (g.kernel_height - 1) < height &&
                 (step.result.width - 1) * g.stride_width + g.dilation_width * (g.kernel_width - 1) < width,
             "windows reach over the input");
+    if (step.layer->quantised && !step.has_residual && step.outputs.size() == 1 && step.outputs[0].buffer.codes) {
+        step.lines = code_lines(step.layer->scale.data(), step.layer->bias.data(), step.layer->channels,
+                                step.layer->most, step.outputs[0], step.activation);
+    }
     step.blocks = step.layer->layer->blocks();
     step.cut = step.layer->layer->cut(step.result);
     const std::size_t workspace = step.layer->layer->workspace(step.result);

@@ -11,6 +11,14 @@
 #include "thread_pool.h"
 
 namespace bitstrata {
+namespace {
+
+std::int64_t most_of(const Geometry& geometry, const Coding& coding) {
+    const auto products = static_cast<std::int64_t>(geometry.group_inputs() * geometry.taps());
+    return products * (static_cast<std::int64_t>(coding.top()) << coding.source_bits);
+}
+
+}  // namespace
 
 Program::Program() : float_step_(choose_float_steps()) {}
 
@@ -32,7 +40,10 @@ std::size_t Program::add(std::unique_ptr<Layer> layer, std::string kernel, bool 
 std::size_t Program::add_quantised(const Geometry& geometry, const Coding& coding, const std::int8_t* codes,
                                    const float* scale, const float* bias) {
     const QuantisedKernel& kernel = choose_quantised(geometry, coding, codes);
-    return add(kernel.prepare(geometry, coding, codes), kernel.name, true, geometry.outputs, scale, bias);
+    const std::size_t number =
+        add(kernel.prepare(geometry, coding, codes), kernel.name, true, geometry.outputs, scale, bias);
+    layers_[number]->most = most_of(geometry, coding);
+    return number;
 }
 
 std::size_t Program::add_float(const Geometry& geometry, const float* weights, const float* scale, const float* bias) {
@@ -47,6 +58,7 @@ std::size_t Program::add_affine(std::size_t channels, const float* scale, const 
 std::size_t Program::add_planes(const Geometry& geometry, const Coding& coding, std::vector<const std::uint8_t*> planes,
                                 const float* scale, const float* bias) {
     const std::size_t number = add(nullptr, "", true, geometry.outputs, scale, bias);
+    layers_[number]->most = most_of(geometry, coding);
     waiting_.push_back({number, geometry, coding, std::move(planes)});
     return number;
 }

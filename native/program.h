@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "arena.h"
+#include "code_lines.h"
 #include "float_step.h"
 #include "layer.h"
 
@@ -20,6 +22,7 @@ struct TabledLayer {
     bool quantised;
     Aligned<float> scale, bias;
     std::size_t channels;  // of the table
+    std::int64_t most;     // that an accumulator of a quantised layer can be, or its negative
 };
 
 class Scratches;
@@ -64,6 +67,9 @@ private:
     mutable Arenas arenas_, scratches_;
 };
 
+// Throws std::invalid_argument where there is none of that name.
+Activation activation_named(const std::string& name);
+
 // What a step is besides its buffers; the numbers mean what its kind says.
 struct StepDescription {
     std::string kind;
@@ -105,6 +111,7 @@ private:
         bool has_residual;
         Buffer residual;
         std::vector<Output> outputs;
+        std::optional<CodeLines> lines;  // of its only output
         Image result;
         Activation activation;
         std::size_t workspace_offset, blocks;

@@ -50,7 +50,7 @@ public:
     // As Finish: tile[p] is of pixel number first + p.
     void operator()(const std::int32_t (*tile)[kLanes], std::size_t first, std::size_t pixels,
                     std::size_t channel) const {
-        const Table table = table_of(epilogue_, channel);
+        const Table table = table_of(epilogue_.scale, epilogue_.bias, channel);
         const std::size_t at = first * epilogue_.channels + channel;
         const bool relu = epilogue_.activation == Activation::relu;
         if (epilogue_.residual) {
@@ -99,7 +99,7 @@ private:
                         scaled[index].parts[part] = at_most(lanes, spread(coder.high));
                     }
                 }
-                store_group(scaled, coder, codes_[output] + at + p * step, step, some, kLanes);
+                store_group<false>(scaled, coder, codes_[output] + at + p * step, step, some, kLanes);
             }
         };
         std::size_t p = 0;
