@@ -30,12 +30,14 @@ void sum_tile(const PackedView<float>& layer, const Block& block, std::size_t ro
     const float* weights = layer.weights + block.weights;
     const std::size_t distance = tile.distance;
     const Run* last = layer.runs + block.last_run;
+    const auto start_of = [&](const Run* run) { return tile.window + run->row * row + run->column; };
+    const float* next = start_of(layer.runs + block.first_run);
     for (const Run* run = layer.runs + block.first_run; run != last; ++run) {
         const float* input[kPointers];
 #pragma GCC unroll 2
-        for (int i = 0; i < kPointers; ++i) {
-            input[i] = tile.window + run->row * row + run->column + static_cast<std::size_t>(3 * i) * distance;
-        }
+        for (int i = 0; i < kPointers; ++i) input[i] = next + static_cast<std::size_t>(3 * i) * distance;
+        if (run + 1 != last) next = start_of(run + 1);
+        asm volatile("" : "+r"(next));  // known before this run's products are made, not after
         for (std::size_t step = run->steps; step != 0; --step, weights += kLanes) {
             const __m256 first = _mm256_load_ps(weights), second = _mm256_load_ps(weights + 8);
 #pragma GCC unroll 6
