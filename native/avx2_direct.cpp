@@ -104,17 +104,17 @@ inline void sum_tiles(const Sum& sum, const Piece* first, const Piece* end) {
 }
 
 // All sums of a block; `offsets` are what they begin with, per channel. before(first, pixels) is called before some are
-// begun.
+// begun: at most so many tiles.
 template <typename Before>
 inline void sum_block(const PackedView<std::int8_t>& layer, const Block& block, std::size_t row, const Piece* pieces,
-                      std::size_t count, const std::int32_t* offsets, std::int32_t (*sums)[kLanes], Before before) {
+                      std::size_t count, const std::int32_t* offsets, std::int32_t (*sums)[kLanes],
+                      std::size_t at_most, Before before) {
     Sum sum{layer.weights + block.weights, layer.runs + block.first_run, row,
             static_cast<std::ptrdiff_t>(pieces->spacing), offsets, 0, sums};
     for (const Run* last = layer.runs + block.last_run; sum.run != last;) {
-        for (const Piece *first = pieces, *end; first != pieces + count; first = end) {
-            for (end = first + 1; end != pieces + count && end->pixels == first->pixels && end != first + kTogether;) {
-                ++end;
-            }
+        const Piece* pieces_end = pieces + count;
+        for (const Piece *first = pieces, *end; first != pieces_end; first = end) {
+            for (end = first + 1; end != pieces_end && end->pixels == first->pixels && end != first + at_most;) ++end;
             if (sum.start_step == 0) before(first->first, static_cast<std::size_t>(end - first) * first->pixels);
             sum_tiles(sum, first, end);
         }
@@ -146,7 +146,8 @@ void direct(const PackedView<std::int8_t>& layer, const Call& call, Range pixels
         const auto ask = [&](std::size_t first, std::size_t some) {
             if (streams) stream.ask(pixels.begin + first, some, block.channel);
         };
-        sum_block(layer, block, call.row, pieces, piece_count, layer.shift == 0 ? offsets : kNothing, sums, ask);
+        sum_block(layer, block, call.row, pieces, piece_count, layer.shift == 0 ? offsets : kNothing, sums,
+                  streams ? kTogether : kStrip, ask);
         if (layer.shift != 0) {
             if (layer.compensation != 0 && block.group != summed_group) {
                 compensate(layer, call, pieces, piece_count, block.group, window_sums);
