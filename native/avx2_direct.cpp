@@ -43,7 +43,6 @@ static_assert(offsetof(Run, row) == 0 && offsetof(Run, column) == 8 && offsetof(
     "vmovdqu %%ymm" X ",(%[out])\n\tvmovdqu %%ymm" Y ",32(%[out])\n\t"                           \
     "add $64,%[out]\n\tadd %[start_step],%[start]\n\t"
 
-
 #define BITSTRATA_RUN_ADDRESS(OF, TO)                                                                               \
     "mov " OF "(%[run])," TO "\n\timul %[row]," TO "\n\tadd 8+" OF "(%[run])," TO "\n\tadd (%[piece])," TO "\n\t"
 

@@ -8,10 +8,10 @@
 namespace bitstrata {
 namespace {
 
-constexpr std::int64_t kExact = 1 << 24;       // up to here every integer is a float
-constexpr double kMostNumber = 1073741824.0;   // what is rounded must fit 32 bits
-constexpr int kTries = 10;                     // offsets that are tried, each twice as far from the first as the last
-constexpr int kNear = 16;                      // from where a code is expected to begin to where it does
+constexpr std::int64_t kExact = 1 << 24;      // up to here every integer is a float
+constexpr double kMostNumber = 1073741824.0;  // what is rounded must fit 32 bits
+constexpr int kTries = 10;                    // offsets that are tried, in growing steps
+constexpr int kNear = 16;                     // at most so far from where a code is expected to begin to where it does
 
 // Half to even, of numbers that are bounds of codes or lie between them: beyond 1.5 * 2^23 a float has no fraction.
 int rounded(float x) {
@@ -115,7 +115,7 @@ bool fit(Channel& channel, std::int64_t most) {
 
 std::optional<CodeLines> code_lines(const float* scale, const float* bias, std::size_t channels, std::int64_t most,
                                     const Output& output, Activation activation) {
-    if (most >= kExact || !bounds(activation)) return std::nullopt;
+    if (most >= kExact || !bounds(activation) || !(output.inverse_step > 0.0f)) return std::nullopt;
     const Coder coder = coder_of(output, activation);
     CodeLines lines{Aligned<float>(channels + kLanes), Aligned<float>(channels + kLanes)};
     for (std::size_t index = 0; index < channels; ++index) {

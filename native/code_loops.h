@@ -134,7 +134,7 @@ ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std
 
 constexpr std::size_t kGroup = 1;
 
-template <bool Moved>
+template <bool /*Moved*/>
 ALWAYS_INLINE void store_group(const Pixel (&y)[kGroup], const Coder& coder, std::uint8_t* to, std::size_t /*step*/,
                                std::size_t /*count*/, std::size_t channels) {
     float values[kLanes];

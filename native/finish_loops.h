@@ -290,7 +290,7 @@ public:
                 const Buffer& buffer = epilogue_.outputs[0].buffer;
                 std::uint8_t* to = epilogue_.arena + buffer.offset + place_of(epilogue_, buffer, at, channel);
                 if (by_lines) {
-                    finish_lines(row, table, coder_, to);
+                    if constexpr (kFused && kWhole) finish_lines(row, table, coder_, to);
                 } else if (row.residual) {
                     finish_codes<T, true>(row, table, coder_, false, to);
                 } else {

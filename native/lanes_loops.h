@@ -193,8 +193,10 @@ inline Lanes operator/(Lanes a, Lanes b) {
 inline Lanes at_least(Lanes x, Lanes low) {
     return each([&](std::size_t i) { return x.values[i] > low.values[i] ? x.values[i] : low.values[i]; });
 }
-constexpr bool kFused = false;  // without an instruction for it, what it would save is lost
-inline Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return a * b + c; }
+constexpr bool kFused = false;  // there may be no instruction for it
+inline Lanes multiply_add(Lanes a, Lanes b, Lanes c) {
+    return each([&](std::size_t i) { return __builtin_fmaf(a.values[i], b.values[i], c.values[i]); });
+}
 inline bool all_below(Lanes x, Lanes bound) {
     bool all = true;
     for (std::size_t i = 0; i < kWidth; ++i) all = all && x.values[i] < bound.values[i];

@@ -68,9 +68,7 @@ class Buffer:
 class Output:
     def __init__(self, buffer: Buffer, inverse_step: float, zero_point: int, top: int) -> None: ...
 
-def code_lines(
-    table: NDArray[Any], most: int, output: Output, activation: str
-) -> list[tuple[float, float]] | None:
+def code_lines(table: NDArray[Any], most: int, output: Output, activation: str) -> list[tuple[float, float]] | None:
     """Slope and offset of each channel's codes; None where accumulators up to `most` have no such lines."""
 
 class Program:

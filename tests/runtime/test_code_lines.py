@@ -90,6 +90,8 @@ def test_halves_are_rounded_to_even(scale, bias):
         {"scale": 1e30},
         {"most": 1 << 24},
         {"activation": "silu"},
+        {"inverse": 0.0},
+        {"inverse": -4.0},
         {"scale": [0.01, np.nan]},
     ],
 )
