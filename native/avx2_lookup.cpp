@@ -1,6 +1,7 @@
 // Sums of two-bit weights by table look-up with AVX2: one instruction looks up 32 sums of up to four codes.
 #include <immintrin.h>
 
+#include "avx2_rows_loops.h"
 #include "finish_loops.h"
 #include "lookup.h"
 #include "stream_loops.h"
@@ -22,7 +23,6 @@ alignas(32) constexpr std::int8_t kPlanes[32] = {1, -2, 1, -2, 1, -2, 1, -2, 1, 
     "vbroadcasti128 " AT "(%[tables]),%%ymm14\n\tvpshufb %%ymm12,%%ymm14,%%ymm15\n\t"            \
     "vpshufb %%ymm13,%%ymm14,%%ymm14\n\tvpaddb %%ymm15,%%ymm" X ",%%ymm" X "\n\t"                \
     "vpaddb %%ymm14,%%ymm" Y ",%%ymm" Y "\n\t"
-#define BITSTRATA_CLEAR(X, Y) "vpxor %%xmm" X ",%%xmm" X ",%%xmm" X "\n\tvpxor %%xmm" Y ",%%xmm" Y ",%%xmm" Y "\n\t"
 #define BITSTRATA_WIDEN(X, Y)                                                                    \
     "vpunpcklbw %%ymm" Y ",%%ymm" X ",%%ymm14\n\tvpunpckhbw %%ymm" Y ",%%ymm" X ",%%ymm15\n\t"   \
     "vpmaddubsw %%ymm12,%%ymm14,%%ymm14\n\tvpmaddubsw %%ymm12,%%ymm15,%%ymm15\n\t"               \
@@ -30,39 +30,21 @@ alignas(32) constexpr std::int8_t kPlanes[32] = {1, -2, 1, -2, 1, -2, 1, -2, 1, 
     "vmovdqu %%ymm14,(%[out])\n\tvmovdqu %%ymm15,32(%[out])\n\t"                                 \
     "add $64,%[out]\n\tadd %[start_step],%[start]\n\t"
 
-#define BITSTRATA_1(OF) OF##_1
-#define BITSTRATA_2(OF) BITSTRATA_1(OF) OF##_2
-#define BITSTRATA_3(OF) BITSTRATA_2(OF) OF##_3
-#define BITSTRATA_4(OF) BITSTRATA_3(OF) OF##_4
-#define BITSTRATA_5(OF) BITSTRATA_4(OF) OF##_5
-#define BITSTRATA_6(OF) BITSTRATA_5(OF) OF##_6
-#define LOOK_UP_1 BITSTRATA_LOOK_UP("", "0", "1")
-#define LOOK_UP_2 BITSTRATA_LOOK_UP("16", "2", "3")
-#define LOOK_UP_3 BITSTRATA_LOOK_UP("32", "4", "5")
-#define LOOK_UP_4 BITSTRATA_LOOK_UP("48", "6", "7")
-#define LOOK_UP_5 BITSTRATA_LOOK_UP("64", "8", "9")
-#define LOOK_UP_6 BITSTRATA_LOOK_UP("80", "10", "11")
-#define CLEAR_1 BITSTRATA_CLEAR("0", "1")
-#define CLEAR_2 BITSTRATA_CLEAR("2", "3")
-#define CLEAR_3 BITSTRATA_CLEAR("4", "5")
-#define CLEAR_4 BITSTRATA_CLEAR("6", "7")
-#define CLEAR_5 BITSTRATA_CLEAR("8", "9")
-#define CLEAR_6 BITSTRATA_CLEAR("10", "11")
-#define WIDEN_1 BITSTRATA_WIDEN("0", "1")
-#define WIDEN_2 BITSTRATA_WIDEN("2", "3")
-#define WIDEN_3 BITSTRATA_WIDEN("4", "5")
-#define WIDEN_4 BITSTRATA_WIDEN("6", "7")
-#define WIDEN_5 BITSTRATA_WIDEN("8", "9")
-#define WIDEN_6 BITSTRATA_WIDEN("10", "11")
+#define BITSTRATA_LOOK_UPS_1 BITSTRATA_LOOK_UP("", "0", "1")
+#define BITSTRATA_LOOK_UPS_2 BITSTRATA_LOOK_UPS_1 BITSTRATA_LOOK_UP("16", "2", "3")
+#define BITSTRATA_LOOK_UPS_3 BITSTRATA_LOOK_UPS_2 BITSTRATA_LOOK_UP("32", "4", "5")
+#define BITSTRATA_LOOK_UPS_4 BITSTRATA_LOOK_UPS_3 BITSTRATA_LOOK_UP("48", "6", "7")
+#define BITSTRATA_LOOK_UPS_5 BITSTRATA_LOOK_UPS_4 BITSTRATA_LOOK_UP("64", "8", "9")
+#define BITSTRATA_LOOK_UPS_6 BITSTRATA_LOOK_UPS_5 BITSTRATA_LOOK_UP("80", "10", "11")
 
 #define BITSTRATA_SUM_PIXELS(P)                                                                                       \
     inline void sum_##P(const std::uint8_t*& tables, const std::uint8_t*& places, std::size_t steps,                  \
                         const std::int16_t* start, std::ptrdiff_t start_step, std::int16_t* out) {                    \
-        asm volatile(BITSTRATA_##P(CLEAR)                                                                             \
+        asm volatile(BITSTRATA_SUMS_##P(BITSTRATA_CLEAR)                                                              \
                      ".p2align 5\n1:\n\t"                                                                             \
-                     "vmovdqu (%[places]),%%ymm12\n\tvmovdqu 32(%[places]),%%ymm13\n\t" BITSTRATA_##P(LOOK_UP)        \
+                     "vmovdqu (%[places]),%%ymm12\n\tvmovdqu 32(%[places]),%%ymm13\n\t" BITSTRATA_LOOK_UPS_##P        \
                      "add $" #P "*16,%[tables]\n\tadd $64,%[places]\n\tdec %[steps]\n\tjnz 1b\n\t"                    \
-                     "vmovdqu (%[planes]),%%ymm12\n\t" BITSTRATA_##P(WIDEN)                                           \
+                     "vmovdqu (%[planes]),%%ymm12\n\t" BITSTRATA_SUMS_##P(BITSTRATA_WIDEN)                            \
                      : [tables] "+&r"(tables), [places] "+&r"(places), [steps] "+&r"(steps), [out] "+&r"(out),        \
                        [start] "+&r"(start)                                                                           \
                      : [planes] "r"(kPlanes), [start_step] "r"(start_step)                                            \

@@ -14,7 +14,7 @@
 #define BITSTRATA_ROWS_5 BITSTRATA_ROWS_4 BITSTRATA_ROW("(%[a],%[s],4)", "8", "9")
 #define BITSTRATA_ROWS_6 BITSTRATA_ROWS_5 BITSTRATA_ROW("(%[a],%[s5])", "10", "11")
 
-// What is to be done with the sums of each of so many rows.
+// What is to be done with the sums of each of so many rows; tables are looked up with the same ones.
 #define BITSTRATA_SUMS_1(OF) OF("0", "1")
 #define BITSTRATA_SUMS_2(OF) BITSTRATA_SUMS_1(OF) OF("2", "3")
 #define BITSTRATA_SUMS_3(OF) BITSTRATA_SUMS_2(OF) OF("4", "5")

@@ -65,12 +65,13 @@ std::optional<std::int64_t> begin_of(const Channel& channel, int code, std::int6
     return std::nullopt;
 }
 
-// Both ways to a code only rise, so they agree everywhere where they agree on the accumulators that each code begins
-// with, and on the last ones before. Returns whether the line is too low there, or too high; both or neither may be.
+// Whether a line is too low somewhere, or too high; both or neither may be.
 struct Verdict {
     bool low, high;
 };
 
+// Both ways to a code only rise, so they agree everywhere where they agree on the accumulators that each code begins
+// with, and on the last ones before.
 Verdict judge(const Channel& channel, const std::int64_t* begins, std::int64_t most) {
     Verdict verdict{false, false};
     for (int code = channel.coder.first + 1; code <= channel.coder.last; ++code) {
